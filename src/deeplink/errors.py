@@ -1,6 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every error of the project: what was asked, what was found, what is allowed, and a hint."""
 
+from collections.abc import Iterable
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for an unknown name: the most similar known name, else all of them."""
+    import difflib  # rarely needed
+
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}."
+
 
 class DeeplinkError(RuntimeError):
     """The base of all; its text is the message and, when there is one, a `Hint:` line."""

@@ -122,8 +122,7 @@ class Output(io.TextIOBase):
     def write(self, text: str) -> int:
         stream = self._stream
         try:
-            followed = "write" in getattr(stream, "__dict__", ())  # by the live line, say
-            if stream in (sys.__stdout__, sys.__stderr__) and not followed:
+            if stream in (sys.__stdout__, sys.__stderr__):
                 self._write_at_once(stream, text)
             else:
                 stream.write(self._encodable(text))

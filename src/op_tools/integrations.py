@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callbacks for trainers: tools at work in a range of steps, with one line in the program."""
+"""Callbacks for trainers that start tools for a range of steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tools = Tool | Sequence[Tool]
 
 
 class Window:
-    """Tools that are started before the first step of a range and stopped after its last."""
+    """Starts tools before the first step of a range, and stops them after the last."""
 
     def __init__(self, tools: Tools, steps: str = "") -> None:
         self.tools = [tools] if isinstance(tools, Tool) else list(tools)
@@ -23,7 +23,7 @@ class Window:
         self._open = False
 
     def before(self, step: int) -> None:
-        """A step begins; its number is counted from 0."""
+        """Call it before a step, which is counted from 0."""
         if step in self._steps:
             if not self._open:
                 for tool in self.tools:
@@ -33,12 +33,12 @@ class Window:
             self.close()
 
     def after(self, step: int) -> None:
-        """A step is over."""
+        """Call it after a step."""
         if step + 1 not in self._steps:
             self.close()
 
     def close(self) -> None:
-        """Stops what is started, in the other order; the tools report."""
+        """Stop the started tools, the last one first."""
         if self._open:
             self._open = False
             for tool in reversed(self.tools):
@@ -57,7 +57,7 @@ def trainer_callback(tools: Tools, steps: str = "") -> Any:
             window.before(state.global_step)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-            window.after(state.global_step - 1)  # it has been counted already
+            window.after(state.global_step - 1)  # the Trainer has counted the step already
 
         def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
             window.close()
@@ -93,13 +93,13 @@ def lightning_callback(tools: Tools, steps: str = "") -> Any:
 
 
 def _import(*names: str) -> Any:
-    """The first of these packages that is installed."""
+    """Import the first package that is installed."""
     for name in names:
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or name.split(".")[0] != error.name.split(".")[0]:
-                raise  # it is there, and misses something of its own
+                raise  # the package is installed, but not what it imports
     raise DeeplinkError(
         f"this callback is for {names[0]}, which is not installed.",
         f"pip install {names[0].split('.')[0]}; or start and stop the tools in your own loop.",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m op_tools.process_monitor --pid P`: CPU and memory of a process, memory of devices.
 
-Ends when the process does. Reads /proc, or asks psutil where that is installed.
+Ends when the process does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 from deeplink import settings
 from deeplink.errors import DeeplinkError
@@ -27,33 +26,27 @@ DEVICE_COLUMNS = ("device_memusage(MB)", "device_cards")
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process has used: seconds of CPUs since its start, and bytes of memory now."""
+    """CPU seconds of a process since its start, and the bytes of memory it uses."""
 
     cpu: float
     memory: int
 
 
-class Process(Protocol):
-    """A running process."""
-
-    def usage(self) -> Usage | None:
-        """What it has used; None when it is no more."""
-
-
-class ProcProcess:
-    """By /proc."""
+class Process:
+    """A running process, read from /proc."""
 
     def __init__(self, pid: int) -> None:
         self._folder = Path("/proc") / str(pid)
         self._ticks = os.sysconf("SC_CLK_TCK")
         self._page = os.sysconf("SC_PAGE_SIZE")
-        self._started = self._fields()[19]  # the number may be given to another process later
+        self._started = self._fields()[19]  # another process may get the number later
 
     def _fields(self) -> list[str]:
-        # the name of the program, in brackets, may hold blanks and brackets
+        # the name of the program, in brackets, may contain blanks and brackets
         return (self._folder / "stat").read_text().rpartition(")")[2].split()
 
     def usage(self) -> Usage | None:
+        """CPU time and memory; None when the process has ended."""
         try:
             fields = self._fields()
         except (OSError, ValueError):
@@ -64,59 +57,30 @@ class ProcProcess:
         return Usage(cpu, int(fields[21]) * self._page)
 
 
-class PsutilProcess:
-    """By psutil."""
-
-    def __init__(self, psutil: Any, pid: int) -> None:
-        self._psutil = psutil
-        self._process = psutil.Process(pid)
-
-    def usage(self) -> Usage | None:
-        try:
-            if self._process.status() == self._psutil.STATUS_ZOMBIE:
-                return None
-            times = self._process.cpu_times()
-            return Usage(times.user + times.system, self._process.memory_info().rss)
-        except self._psutil.NoSuchProcess:
-            return None
-
-
 def find(pid: int) -> Process:
-    """The process of this number; DeeplinkError when there is none."""
+    """The process with this number; DeeplinkError when there is none."""
     try:
-        psutil = importlib.import_module("psutil")
-    except ImportError:
-        psutil = None
-    try:
-        found: Process = ProcProcess(pid) if psutil is None else PsutilProcess(psutil, pid)
-    except (OSError, ValueError):  # psutil takes no number below zero
-        found = _none(pid)
-    except Exception as error:  # psutil's own; it is not known by its type here
-        if type(error).__name__ != "NoSuchProcess":
-            raise
-        found = _none(pid)
-    if found.usage() is None:
-        _none(pid)
-    return found
-
-
-def _none(pid: int) -> Any:
-    hint = "give the number of a process that runs here and that you may look at (`ps`)."
-    if not Path("/proc").is_dir():
-        hint = "this system has no /proc: install psutil."
-    raise DeeplinkError(f"there is no process {pid} to watch.", hint)
+        process = Process(pid)
+    except (OSError, ValueError):
+        process = None
+    if process is None or process.usage() is None:
+        hint = "give the number of a process that runs here and that you may inspect (`ps`)."
+        if not Path("/proc").is_dir():
+            hint = "this system has no /proc, which this command reads."
+        raise DeeplinkError(f"there is no process {pid} to watch.", hint)
+    return process
 
 
 @dataclass(frozen=True)
 class Devices:
-    """The memory of the chosen vendor's devices that is in use, by whichever process."""
+    """The used memory of the chosen vendor's devices, by all processes."""
 
     vendor: str = ""
     used: Callable[[], list[int]] | None = None
 
 
 def devices() -> Devices:
-    """By the module of the chosen vendor; of the CPU and the reference device there is none."""
+    """Find the chosen vendor's devices; the CPU and the reference device have none."""
     from deeplink.vendor import choose
 
     try:
@@ -127,17 +91,17 @@ def devices() -> Devices:
         module = getattr(importlib.import_module("torch"), vendor.device)
 
         def used() -> list[int]:
-            info = (module.mem_get_info(card) for card in range(module.device_count()))
+            info = (module.mem_get_info(index) for index in range(module.device_count()))
             return [total - free for free, total in info]
 
         used()
-    except Exception:  # a vendor's package may raise anything; the process is watched all the same
+    except Exception:  # a vendor's package may raise anything
         return Devices()
     return Devices(vendor.name, used)
 
 
-def samples(process: Process, interval: float, cards: Devices) -> Iterator[list[object]]:
-    """A row at each interval, until the process is no more."""
+def samples(process: Process, interval: float, gpus: Devices) -> Iterator[list[object]]:
+    """Yield a row at each interval, until the process ends."""
     begun = at = time.monotonic()
     before = process.usage()
     while before is not None:
@@ -152,30 +116,30 @@ def samples(process: Process, interval: float, cards: Devices) -> Iterator[list[
             f"{100 * (usage.cpu - before.cpu) / max(now - at, 1e-9):.1f}",
             f"{usage.memory / 2**20:.3f}",
         ]
-        if cards.used is not None:
-            each = cards.used()
+        if gpus.used is not None:
+            each = gpus.used()
             row += [f"{sum(each) / 2**20:.3f}", len(each)]
         yield row
         before, at = usage, now
 
 
 def watch(pid: int, interval: float = 1.0) -> Path:
-    """Watches a process to its end; returns the file that was written, row by row."""
-    process, cards = find(pid), devices()
+    """Watch a process until it ends, and return the file of rows."""
+    process, gpus = find(pid), devices()
     folder = output_paths.folder("process_monitor_result")
-    label, when = settings.label(), time.strftime("%Y-%m-%d-%H-%M-%S")
-    path = folder / f"process_monitor_result_{cards.vendor}_pid{pid}_{label}_{when}.csv"
+    label, stamp = settings.label(), output_paths.stamp()
+    path = folder / f"process_monitor_result_{gpus.vendor}_pid{pid}_{label}_{stamp}.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
-        rows.writerow(COLUMNS + (DEVICE_COLUMNS if cards.used is not None else ()))
-        for row in samples(process, interval, cards):
+        rows.writerow(COLUMNS + (DEVICE_COLUMNS if gpus.used is not None else ()))
+        for row in samples(process, interval, gpus):
             rows.writerow(row)
-            file.flush()  # who watches may be stopped at any time
+            file.flush()  # this command may be stopped at any time
     return path
 
 
 def main(line: Sequence[str] | None = None) -> int:
-    """The command."""
+    """Run the command, and return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m op_tools.process_monitor",
         description=__doc__,
@@ -183,17 +147,17 @@ def main(line: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--pid", type=int, required=True, help="the process to watch")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between two rows")
-    given = parser.parse_args(line)
-    if given.interval <= 0:
+    options = parser.parse_args(line)
+    if options.interval <= 0:
         parser.error("--interval: a time above 0")
     try:
-        path = watch(given.pid, given.interval)
+        path = watch(options.pid, options.interval)
     except DeeplinkError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     except KeyboardInterrupt:
         return 130
-    sys.stdout.write(f"process {given.pid} has ended; saved to {path}\n")
+    sys.stdout.write(f"process {options.pid} has ended; saved to {path}\n")
     return 0
 
 

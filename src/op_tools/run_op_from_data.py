@@ -14,12 +14,11 @@ if __name__ == "__main__" and not __package__:
     if os.path.dirname(_folder) not in map(os.path.realpath, sys.path):
         sys.path.insert(0, os.path.dirname(_folder))
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from rich.progress import track
@@ -51,14 +50,14 @@ from op_tools.replay.console import (
     framework,
     save_times,
     show_case,
-    show_check,
     show_time,
     summary,
     worst_first,
     write_junit,
 )
 from op_tools.replay.export_script import export
-from op_tools.timing.call_shapes import call_shapes, shape_of, text_of
+from op_tools.timing.call_shapes import call_text, text_of
+from op_tools.timing.clock import clock_for
 
 FLAGS = ("--only_run_forward", "--sync_time_measure", "--acc_check")
 
@@ -95,13 +94,13 @@ def _checked(case: Case, recorded: Recorded, plan: Plan) -> Outcome:
     device = torch.device(plan.device) if plan.device else home(recorded)
     prepared = Prepared(recorded, device, None, plan.trust, not plan.forward_only)
     again = prepared.run()
-    taken = None
+    record = None
     if plan.against == "float64":  # before other runs change the arguments
-        taken = verdicts.taken(prepared, again, plan.first, plan.trust)
+        record = verdicts.record_of(prepared, again, plan.first, plan.trust)
     elif terminal.verbose() and not plan.timed:
         show_case(prepared, again)
     forward, backward = _repeated(prepared, plan)
-    made = Outcome(
+    outcome = Outcome(
         *(case.where, recorded.name, "ok"),
         device=str(device),
         forward=forward,
@@ -110,18 +109,18 @@ def _checked(case: Case, recorded: Recorded, plan: Plan) -> Outcome:
         shapes=_shapes(prepared, again) if plan.timed else (),
     )
     if again.random or (op_names.is_random(recorded.name) and not _deterministic(again, prepared)):
-        return replace(made, status="not comparable", message="it draws random numbers")
+        return replace(outcome, status="not comparable", message="it generates random numbers")
     if plan.against == "captured" and not recorded.has_output:
-        return replace(made, status="ran", message="no output was captured to compare with")
-    if taken is None:
+        return replace(outcome, status="ran", message="no output was captured to compare with")
+    if record is None:
         against: Any = plan.against
         expected = reference(recorded, against, plan.trust)
-        return _outcome(made, differences(recorded, again, expected))
+        return _outcome(outcome, differences(recorded, again, expected))
     try:
-        items = verdicts.compared(taken, again, recorded, plan.shows_check)
+        items = verdicts.compared(record, again, recorded, plan.shows_check)
     except NoReferenceError as error:
-        return replace(made, status="not comparable", message=str(error))
-    return _outcome(made, [verdicts.difference(item) for item in items])
+        return replace(outcome, status="not comparable", message=str(error))
+    return _outcome(outcome, [verdicts.difference(item) for item in items])
 
 
 def _deterministic(again: Replayed, prepared: Prepared) -> bool:
@@ -132,15 +131,15 @@ def _deterministic(again: Replayed, prepared: Prepared) -> bool:
     return all(row.close for row in differences(prepared.recorded, again, prepared.run()))
 
 
-def _outcome(made: Outcome, rows: Sequence[Difference]) -> Outcome:
+def _outcome(outcome: Outcome, rows: Sequence[Difference]) -> Outcome:
     if not rows:
-        return replace(made, status="ran", message="it returns nothing to compare")
+        return replace(outcome, status="ran", message="it returns nothing to compare")
     bad = [row for row in rows if not row.close]
     exact = all(row.max_abs == 0 and row.close for row in rows)
-    found = worst(rows)
-    message = f"{found.path}: {found.message}" if found is not None and bad else ""
+    largest = worst(rows)
+    message = f"{largest.path}: {largest.message}" if largest is not None and bad else ""
     return replace(
-        made,
+        outcome,
         status="FAILED" if bad else "ok",
         message=message or ("bit by bit" if exact else "close"),
         bitwise=exact,
@@ -152,47 +151,40 @@ def _outcome(made: Outcome, rows: Sequence[Difference]) -> Outcome:
 
 
 def _repeated(prepared: Prepared, plan: Plan) -> tuple[list[float], list[float]]:
-    """Run the call `run_times` times; return the times in ms where they are asked for."""
+    """Run the call `run_times` times; return the times in ms if the plan requests them."""
     forward: list[float] = []
     backward: list[float] = []
     for number in range(plan.first, plan.first + plan.run_times):
         prepared.fresh()
         with prepared.modes():
-            made, took = _timed(prepared.forward, prepared.device)
+            result, took = _timed(prepared.forward, prepared.device)
         forward.append(took)
         if plan.timed:
-            show_time(prepared, "forward", number, made, took)
+            show_time(prepared, "forward", number, result, took)
         if prepared.wants_backward:
-            made, took = _timed(partial(prepared.backward, made), prepared.device)
+            result, took = _timed(partial(prepared.backward, result), prepared.device)
             backward.append(took)
             if plan.timed:
-                show_time(prepared, "backward", number, made, took)
+                show_time(prepared, "backward", number, result, took)
     return (forward, backward) if plan.timed else ([], [])
 
 
 def _shapes(prepared: Prepared, again: Replayed) -> tuple[str, ...]:
     """The last columns of the file of times."""
     recorded = prepared.recorded
-    _, *given = cast(tuple[Any, ...], call_shapes(recorded.name, prepared.args, prepared.kwargs))
-    made = text_of(tuple(given)), text_of(shape_of(again.result))
+    arguments = call_text(recorded.name, prepared.args, prepared.kwargs)
     if again.gradients is None:
-        return (*made, "-", "-")
+        return arguments, text_of(again.result), "-", "-"
     sides = again.gradients, recorded.grad_outputs or []
-    return (*made, *(text_of(shape_of([g for g in side if g is not None])) for side in sides))
+    gradients = (text_of([g for g in side if g is not None]) for side in sides)
+    return arguments, text_of(again.result), *gradients
 
 
 def _timed(action: Callable[[], Any], device: torch.device) -> tuple[Any, float]:
-    _wait(device)
-    start = time.perf_counter()
+    clock = clock_for(device, "sync")
+    start = clock.mark()
     result = action()
-    _wait(device)
-    return result, (time.perf_counter() - start) * 1e3
-
-
-def _wait(device: torch.device) -> None:
-    module = getattr(torch, device.type, None)
-    if device.type != "cpu" and hasattr(module, "synchronize"):
-        module.synchronize()  # type: ignore[union-attr]
+    return result, clock.between(start, clock.mark())
 
 
 # The command.
@@ -234,8 +226,6 @@ def replay(
         terminal.say(case.where)
         done = sum(len(outcome.forward) for outcome in outcomes)
         outcomes.append(run_case(case, replace(plan, first=done + 1)))
-        if acc_check and plan.against != "float64":
-            show_check(outcomes[-1])
     if sync_time_measure:
         save_times(outcomes)
     summary(outcomes)
@@ -248,12 +238,12 @@ def replay(
     return int(any(outcome.status in BAD for outcome in outcomes))
 
 
-def _chosen(asked: str) -> str:
+def _chosen(wanted: str) -> str:
     """The device for --device, checked once before any case runs."""
-    found = str(target_device(asked))
-    if found != asked:
-        terminal.say(f"run_op_from_data: torch has no {asked} here: {found} represents it")
-    return found
+    name = str(target_device(wanted))
+    if name != wanted:
+        terminal.say(f"run_op_from_data: torch has no {wanted} here: {name} represents it")
+    return name
 
 
 def _export(path: Path, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> None:
@@ -271,20 +261,20 @@ def _export(path: Path, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> N
     terminal.say(f"--export {path}: no case can be a script. {problems[0]}")
 
 
-def arguments(given: Sequence[str]) -> list[str]:
+def arguments(line: Sequence[str]) -> list[str]:
     """The command line, with the oldest `--only_run_forward True` as a plain flag."""
-    kept: list[str] = []
-    for word in given:
-        if kept and kept[-1] in FLAGS and word.lower() in ("true", "false", "1", "0"):
+    words: list[str] = []
+    for word in line:
+        if words and words[-1] in FLAGS and word.lower() in ("true", "false", "1", "0"):
             if word.lower() in ("false", "0"):
-                kept.pop()
+                words.pop()
             continue
-        kept.append(word)
-    return kept
+        words.append(word)
+    return words
 
 
 def main() -> None:
-    """The console script: the same as `deeplink replay`."""
+    """The console script: `deeplink replay` under its older name."""
     sys.exit(cli.status(["replay", *arguments(sys.argv[1:])]))
 
 

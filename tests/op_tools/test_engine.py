@@ -402,9 +402,8 @@ def test_a_terminal_sees_how_far_it_is(
     x = vector()
     with Watcher(ops="torch.sin"):
         torch.sin(x)
-        op_tools.step()  # from the next step on it is known whether the program is within a line
         op_tools.step()
-    assert "[op_tools] step 2: Watcher 1 calls" in capsys.readouterr().err
+    assert "[op_tools] step 1: Watcher 1 calls" in capsys.readouterr().err
     monkeypatch.setattr("sys.stderr.isatty", lambda: False)
     with Watcher(ops="torch.sin"):
         op_tools.step()
@@ -426,9 +425,9 @@ def test_the_end_waits_for_threads_that_still_hold_a_mode() -> None:
     thread = threading.Thread(target=hold)
     thread.start()
     assert holding.wait(60)
-    engine._wait_for_threads(most=0.001)  # not for ever
+    engine._wait_for_threads(seconds=0.001)  # not for ever
     assert not letting_go.is_set()
     may_let_go.set()
-    engine._wait_for_threads(most=60)
+    engine._wait_for_threads(seconds=60)
     assert letting_go.is_set()
     thread.join()

@@ -53,7 +53,7 @@ def test_forward_and_backward(tmp_path: Path) -> None:
     data = export(captured("torch.nn.functional.linear"), tmp_path / "repro.py")
     assert data == tmp_path / "repro.pt"
     text = (tmp_path / "repro.py").read_text()
-    assert "result = torch.nn.functional.linear(given[0], given[1])" in text
+    assert "result = torch.nn.functional.linear(inputs[0], inputs[1])" in text
     assert "op_tools" not in text and "deeplink" not in text
     code, said = run(tmp_path / "repro.py", "cpu")
     assert (code, said) == (0, "torch.nn.functional.linear: as it was captured\n")

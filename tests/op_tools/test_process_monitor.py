@@ -90,36 +90,6 @@ def test_a_pid_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--pid" in capsys.readouterr().err
 
 
-def test_psutil_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    import types
-
-    class NoSuchProcess(Exception):
-        pass
-
-    class Process:
-        def __init__(self, pid: int) -> None:
-            if pid != 7:
-                raise NoSuchProcess(pid)
-
-        def status(self) -> str:
-            return "running"
-
-        def cpu_times(self) -> types.SimpleNamespace:
-            return types.SimpleNamespace(user=1.0, system=0.5)
-
-        def memory_info(self) -> types.SimpleNamespace:
-            return types.SimpleNamespace(rss=4096)
-
-    made = types.SimpleNamespace(
-        Process=Process, NoSuchProcess=NoSuchProcess, STATUS_ZOMBIE="zombie"
-    )
-    monkeypatch.setitem(sys.modules, "psutil", made)
-    assert find(7).usage() == Usage(1.5, 4096)
-    with pytest.raises(DeeplinkError, match="there is no process 8"):
-        find(8)
-
-
-def test_this_process_by_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "psutil", None)
+def test_this_process_has_used_cpu_and_memory() -> None:
     usage = find(os.getpid()).usage()
     assert usage is not None and usage.memory > 2**20 and usage.cpu > 0

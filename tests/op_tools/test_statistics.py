@@ -263,7 +263,7 @@ def test_what_the_host_does_not_see_is_read_at_the_end(
     if native_library.helper() is None:
         pytest.skip("no compiler here")
     if seen == "by Python":  # each call has a record; the native recorder measures its tensors
-        monkeypatch.setattr(OpCapture, "_looks", lambda self, plan=None: True)
+        monkeypatch.setattr(OpCapture, "goes_natively", lambda self, plan: False)
     monkeypatch.setattr(statistics_sink, "window", lambda kind, index: None)
     monkeypatch.setattr(statistics, "is_seen", lambda tensor: tensor.device.type == "cpu")
     monkeypatch.setattr(statistics, "of", None)  # nothing is copied to the host

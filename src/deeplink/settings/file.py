@@ -6,7 +6,6 @@ DEEPLINK_CONFIG names another file. It is found and read once, at the first sett
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deeplink.errors import SettingError
+from deeplink.errors import SettingError, nearest
 from deeplink.settings.groups import KEYS, ONLY_IN_FILE, SHARED, TOOL_SECTIONS
 
 NAME = "deeplink.toml"
@@ -61,7 +60,7 @@ def _flat(data: Mapping[str, Any], path: Path) -> Iterator[tuple[str, Any]]:
         section = _ALIASES.get(name, name)
         if isinstance(value, dict):
             if section not in _SECTIONS:
-                raise SettingError(f"{path}: no section [{name}].", _hint(name, _SECTIONS))
+                raise SettingError(f"{path}: no section [{name}].", nearest(name, _SECTIONS))
             yield from _leaves(section, value)
         else:
             yield section, value
@@ -80,12 +79,7 @@ def _check(key: str, path: Path) -> None:
     if key not in _KNOWN:
         section = key.rpartition(".")[0]
         near = [known for known in sorted(_KNOWN) if known.rpartition(".")[0] == section]
-        raise SettingError(f"{path}: no key {key!r}.", _hint(key, near or sorted(_KNOWN)))
-
-
-def _hint(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}."
+        raise SettingError(f"{path}: no key {key!r}.", nearest(key, near or sorted(_KNOWN)))
 
 
 def current() -> File:

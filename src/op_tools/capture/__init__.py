@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpCapture, and the records of calls that it writes: the interface for all who read them.
+"""OpCapture and the files of captured calls, with the interface for readers.
 
 `Archive` reads the archive of a run, `find_folders` and `read_folder` the classic folders of calls;
-both give `Recorded`. `PackedStore` writes an archive of `Part`s, encoded by `encode`.
+both return `Recorded`. `PackedStore` writes an archive of `Part`s, encoded by `encode`.
 """
 
 from op_tools.capture.async_collectives import Read

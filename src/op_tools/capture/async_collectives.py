@@ -17,7 +17,7 @@ from op_tools.core import op_names
 from op_tools.core.call import Call
 from op_tools.core.collectives import is_collective
 
-# Of these a record holds the contributions of the ranks and, in order, the results.
+# Collectives whose record has the contributions of the ranks and, in order, the results.
 WAITED_FOR = frozenset(
     """
     c10d.allreduce_ c10d.broadcast_ c10d.allgather_ c10d._allgather_base_
@@ -27,12 +27,12 @@ WAITED_FOR = frozenset(
     """.split()
 )
 MOST = 256  # pending buffers
-Read = tuple[int, int, int]  # the collective's call, which of the tensors given, at which element
+Read = tuple[int, int, int]  # the collective's call, the place of the argument, the first element
 
 
 @dataclass(frozen=True)
 class _Buffer:
-    """A tensor that a collective writes. A weak reference: its storage is not kept alive."""
+    """A tensor that a collective writes, with a weak reference to its storage."""
 
     storage: StorageWeakRef
     start: int  # address
@@ -42,7 +42,7 @@ class _Buffer:
 
 
 class Awaited:
-    """The buffers of collectives that no kernel has read yet."""
+    """The buffers of collectives that no kernel has read."""
 
     def __init__(self) -> None:
         self._buffers: list[_Buffer] = []
@@ -50,12 +50,12 @@ class Awaited:
     def __bool__(self) -> bool:
         return bool(self._buffers)
 
-    def begin(self, call: Call, made: Sequence[Tensor]) -> None:
+    def begin(self, call: Call, results: Sequence[Tensor]) -> None:
         """Register the buffers that a collective returned."""
         if call.level != "aten" or call.name.rpartition(".")[0] not in WAITED_FOR:
             return
         base = 0
-        for tensor in made:
+        for tensor in results:
             if tensor.is_contiguous() and tensor.numel():
                 size = tensor.numel() * tensor.element_size()
                 kept = StorageWeakRef(tensor.untyped_storage())
@@ -63,28 +63,28 @@ class Awaited:
             base += tensor.numel()
         del self._buffers[:-MOST]
 
-    def read_by(self, call: Call, given: Sequence[Tensor]) -> list[Read]:
-        """The tensors of a call that are pending results; they are pending no longer."""
+    def read_by(self, call: Call, arguments: Sequence[Tensor]) -> list[Read]:
+        """Remove and return the pending results that a call reads."""
         if is_collective(call.name) or getattr(call.func, "is_view", False):
             return []
         if op_names.last(call.name) in op_names.VIEWS:
             return []
-        found = []
-        for place, tensor in enumerate(given):
+        read = []
+        for place, tensor in enumerate(arguments):
             buffer = self._buffer(tensor)
             if buffer is not None:
                 self._buffers = [each for each in self._buffers if each is not buffer]
                 offset = (tensor.data_ptr() - buffer.start) // tensor.element_size()
-                found.append((buffer.call, place, buffer.base + offset))
-        return found
+                read.append((buffer.call, place, buffer.base + offset))
+        return read
 
     def _buffer(self, tensor: Tensor) -> _Buffer | None:
         if not tensor.is_contiguous() or not tensor.numel():
             return None
-        mine, start = StorageWeakRef(tensor.untyped_storage()), tensor.data_ptr()
+        storage, start = StorageWeakRef(tensor.untyped_storage()), tensor.data_ptr()
         end = start + tensor.numel() * tensor.element_size()
         for buffer in reversed(self._buffers):  # the last that wrote it
             inside = buffer.start <= start and end <= buffer.start + buffer.bytes
-            if inside and buffer.storage == mine and not buffer.storage.expired():
+            if inside and buffer.storage == storage and not buffer.storage.expired():
                 return buffer
         return None

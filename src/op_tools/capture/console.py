@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables that OpCapture shows of a call, as the classic tools do."""
+"""The tables that OpCapture prints of a call, in the format of the classic tools."""
 
 from __future__ import annotations
 
@@ -30,29 +30,28 @@ def show(call: Call, stamp: str, rows: Rows, result: Any) -> None:
     )
 
 
-def show_gradients(header: Header, found: Gradients) -> None:
+def show_gradients(header: Header, gradients: Gradients) -> None:
     """Show the gradients of the results and of the arguments of a call."""
     name = header["name"]
-    rows = _gradient_rows(f"{name} grad_output", found.outputs)
-    rows += _gradient_rows(f"{name} grad_inputs", found.inputs)
+    rows = _gradient_rows(f"{name} grad_output", gradients.outputs)
+    rows += _gradient_rows(f"{name} grad_inputs", gradients.inputs)
     table = terminal.grid(terminal.TENSOR_COLUMNS[:-1], rows)
     terminal.say("\n".join([f"{name} forward_id:{header['id']}", table, "", "", "", ""]))
 
 
-def _gradient_rows(label: str, found: list[Any]) -> Rows:
-    single = sum(isinstance(taken, Snapshot) for taken in found) == 1
+def _gradient_rows(label: str, gradients: list[Any]) -> Rows:
+    copies = [(at, each) for at, each in enumerate(gradients) if isinstance(each, Snapshot)]
     return [
         (
-            label if single else f"{label}[{place}]",
-            taken.device,
-            str(taken.dtype).removeprefix("torch."),
-            torch.Size(taken.shape).numel(),
-            str(taken.shape),
-            str(taken.stride),
+            label if len(copies) == 1 else f"{label}[{place}]",
+            copy.device,
+            str(copy.dtype).removeprefix("torch."),
+            torch.Size(copy.shape).numel(),
+            str(copy.shape),
+            str(copy.stride),
             False,
             "torch.strided",
-            taken.data_ptr,
+            copy.data_ptr,
         )
-        for place, taken in enumerate(found)
-        if isinstance(taken, Snapshot)
+        for place, copy in copies
     ]

@@ -42,10 +42,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A captured call, decoded. Tensors are on the CPU; `devices` says where they were.
+    """A captured call, decoded. Tensors are on the CPU; `devices` are the devices they were on.
 
-    There is a gradient for each tensor among the arguments and the results: None where autograd
-    computed none. Both lists are None where no backward pass was captured.
+    The lists of gradients have an item for each tensor among the arguments or the results, None if
+    autograd computed no gradient. Both lists are None if no backward pass was captured.
     """
 
     header: Header
@@ -67,8 +67,8 @@ class Recorded:
 
 def recorded(header: Header, parts: Mapping[str, Mapping[str, Any]]) -> Recorded:
     """Build a captured call from its decoded parts, by kind; the input is always one of them."""
-    given, output = parts["input"], parts.get("output", {})
-    args, kwargs = tuple(given["args"]), dict(given["kwargs"])
+    inputs, output = parts["input"], parts.get("output", {})
+    args, kwargs = tuple(inputs["args"]), dict(inputs["kwargs"])
     gradients = {kind: list(parts[kind]["args"]) for kind in PARTS[2:] if kind in parts}
     count = sum(1 for _ in tensors(args, kwargs))
     return Recorded(
@@ -87,7 +87,7 @@ def recorded(header: Header, parts: Mapping[str, Mapping[str, Any]]) -> Recorded
 
 
 class Opaque(str):
-    """The text of a value that cannot be written."""
+    """The text of a value that cannot be encoded."""
 
     __slots__ = ()
 
@@ -97,7 +97,9 @@ class Device(str):
 
     __slots__ = ()
 
-    def __new__(cls, kind: str, index: int | None = None) -> Device:  # as torch.device is made
+    def __new__(
+        cls, kind: str, index: int | None = None
+    ) -> Device:  # the arguments of torch.device
         return super().__new__(cls, kind if index is None else f"{kind}:{index}")
 
 
@@ -121,7 +123,7 @@ class Drawing:
         self.state = state
 
 
-# Plain values of torch and Python. (kind, type, to a plain value, and back)
+# Plain values of torch and Python: kind, type, conversion to a plain value, and back.
 
 _VALUES: tuple[tuple[str, type, Callable[[Any], Any], Callable[[Any], Any]], ...] = (
     ("complex", complex, lambda v: [v.real, v.imag], lambda v: complex(*v)),
@@ -166,7 +168,7 @@ def encode(value: Any, leaf: Callable[[Tensor], Any], native: bool = False) -> A
 
     if isinstance(value, Tensor):
         return _tensor(value, leaf, walk)
-    if item_is_plain(value):
+    if value is None or type(value) in (bool, int, float, str):
         return value
     if native and isinstance(value, _NATIVE):
         return value
@@ -186,11 +188,6 @@ def encode(value: Any, leaf: Callable[[Tensor], Any], native: bool = False) -> A
         parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(own) if f.init}
         return _tagged("dataclass", [own.__module__, own.__qualname__, walk(parts)])
     return _rest(value, leaf)
-
-
-def item_is_plain(value: Any) -> bool:
-    """Whether JSON can hold the value as it is."""
-    return value is None or type(value) in (bool, int, float, str)
 
 
 def _tagged(kind: str, value: Any) -> dict[str, Any]:
@@ -239,7 +236,7 @@ def _dict(value: dict[Any, Any], walk: Callable[[Any], Any]) -> Any:
 
 
 def _rest(value: Any, leaf: Callable[[Tensor], Any]) -> Any:
-    if isinstance(value, (int, float, str)):  # a bool, an enum or a number of a kind of its own
+    if isinstance(value, (int, float, str)):  # a subclass: an enum, for example
         return next(of(value) for of in (int, float, str) if isinstance(value, of))
     if isinstance(value, (torch.SymInt, torch.SymFloat)):
         return int(value) if isinstance(value, torch.SymInt) else float(value)
@@ -256,7 +253,7 @@ def _rest(value: Any, leaf: Callable[[Tensor], Any]) -> Any:
 
 
 def decode(value: Any, leaf: Callable[[Any], Any] = lambda value: value) -> Any:
-    """The value again. `leaf` makes a tensor of what stands for one under the kind "tensor"."""
+    """Decode a value of `encode`. `leaf` makes a tensor of the description of kind "tensor"."""
 
     def walk(item: Any) -> Any:
         return decode(item, leaf)
@@ -292,7 +289,7 @@ def _namedtuple(parts: list[Any]) -> Any:
 
 
 def _dataclass(parts: list[Any]) -> Any:
-    """Build a dataclass of options that torch defines; no other class is ever built."""
+    """Build a dataclass of options that torch defines; other classes are never built."""
     module, name, fields = parts
     kind = getattr(sys.modules.get(module), name, None) if module.startswith("torch.") else None
     if not dataclasses.is_dataclass(kind) or not isinstance(kind, type):
@@ -315,7 +312,7 @@ def _sparse_coo(parts: list[Any]) -> Any:
 
 
 def _unchecked() -> Any:
-    """Without torch's check of a sparse tensor; torch 2.11 warns of `check_invariants=False`."""
+    """Switch off torch's check of sparse tensors; torch 2.11 warns of `check_invariants=False`."""
     return torch.sparse.check_sparse_tensor_invariants(False)
 
 

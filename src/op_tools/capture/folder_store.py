@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classic store: a folder for each call with four files, each with a JSON text beside it.
+"""The classic store: a folder for each call with four files, and a JSON description of each file.
 
 <op>/<pid>/<id>/<YYYY-MM-DD-HH-MM-SS>/{input,output,grad_inputs,grad_outputs}.pth + .pth.json
 """
@@ -26,17 +26,16 @@ from op_tools.tensors.snapshot import Snapshot, describe, values
 DIFFERENTIABLE = frozenset(
     getattr(torch, name) for name in "float16 bfloat16 float32 float64 complex64 complex128".split()
 )
-WASTE = 2  # with gaps of at most this factor a tensor is written with its strides
+WASTE = 2  # a non-contiguous tensor of at most this factor of memory keeps its strides
 
 
 class FolderStore:
-    """Writes synchronously: the input is on disk before the operator runs."""
+    """Writes calls synchronously: the input is on disk before the operator runs."""
 
     native = True  # see `encode`
 
     def __init__(self) -> None:
         self.place = output_paths.folder("op_capture_results")
-        self.files = 0
         self.bytes = 0
         self.failed = ""
         self._owner = output_paths.owner(self.place)
@@ -50,7 +49,6 @@ class FolderStore:
         header = part.header
         where = self.place / header["name"] / self._owner / str(header["id"]) / header["time"]
         self.bytes += write(where, part)
-        self.files += 2
 
     def drain(self) -> None:
         """Do nothing: there is no queue."""
@@ -94,13 +92,13 @@ def _save(path: Path, write: Callable[[Any], object]) -> int:
 
 def _filled(tree: Any) -> Any:
     """Replace snapshots by tensors; one snapshot becomes one tensor."""
-    made: dict[int, Any] = {}
+    tensors: dict[int, Any] = {}
 
     def walk(value: Any) -> Any:
         if isinstance(value, Snapshot):
-            if id(value) not in made:
-                made[id(value)] = _tensor(value)
-            return made[id(value)]
+            if id(value) not in tensors:
+                tensors[id(value)] = _tensor(value)
+            return tensors[id(value)]
         if type(value) is dict:
             return {key: walk(item) for key, item in value.items()}
         if type(value) in (list, tuple):
@@ -111,16 +109,16 @@ def _filled(tree: Any) -> Any:
 
 
 def _tensor(snapshot: Snapshot) -> Any:
-    """A tensor with the strides of a snapshot; dense values and strides where gaps are large."""
+    """A tensor with the strides of a snapshot, or its dense values and strides if less memory."""
     dense = snapshot.values
     assert dense is not None  # made by `FolderStore.take`
     shape, stride = snapshot.shape, snapshot.stride
     span = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
     if dense.numel() and span > WASTE * dense.numel():
         return {TAG: "strided", "value": [dense, list(shape), list(stride)]}
-    made = snapshot.tensor()
-    wants = snapshot.requires_grad and made.dtype in DIFFERENTIABLE
-    return made.detach().requires_grad_() if wants else made
+    tensor = snapshot.tensor()
+    wants = snapshot.requires_grad and tensor.dtype in DIFFERENTIABLE
+    return tensor.detach().requires_grad_() if wants else tensor
 
 
 def _description(part: Part) -> dict[str, Any]:
@@ -178,11 +176,11 @@ def _load(path: Path) -> Any:
     # The published tool pickles a torch.device, which torch refuses where that device is missing.
     # Read a copy of the file in which the class is encoding.Device.
     portable = io.BytesIO()
-    with zipfile.ZipFile(path) as given, zipfile.ZipFile(portable, "w") as made:
-        for entry in given.infolist():
-            data = given.read(entry)
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(portable, "w") as target:
+        for entry in source.infolist():
+            data = source.read(entry)
             is_pickle = entry.filename.endswith("/data.pkl")
-            made.writestr(entry.filename, data.replace(_OF_TORCH, _OURS) if is_pickle else data)
+            target.writestr(entry.filename, data.replace(_OF_TORCH, _OURS) if is_pickle else data)
     portable.seek(0)
     with torch.serialization.safe_globals([encoding.Device]):
         return torch.load(portable, map_location="cpu", weights_only=True)
@@ -192,20 +190,20 @@ def read(folder: Path) -> Recorded:
     """Read the call in a folder: its input, and the other files that exist."""
     files = {kind: folder / f"{kind}.pth" for kind in PARTS}
     parts = {kind: read_file(file) for kind, file in files.items() if file.exists()}
-    given = parts["input"]
+    inputs = parts["input"]
     for kind in PARTS[2:]:
         if kind in parts:
             parts[kind]["args"] = _gradients(parts[kind]["args"])
-    header = given.get("call")
-    if header is None:  # of the published tool, which writes gradients of the last node instead
+    header = inputs.get("call")
+    if header is None:  # of the published tool, whose grad_inputs are those of the last node
         parts.pop("grad_inputs", None)
-        number = str(given.get("identifier", "")).partition("/")[0]
-        header = {"name": str(given["name"]), "id": int(number) if number.isdigit() else 0}
+        number = str(inputs.get("identifier", "")).partition("/")[0]
+        header = {"name": str(inputs["name"]), "id": int(number) if number.isdigit() else 0}
     return encoding.recorded(header, parts)
 
 
 def _gradients(args: Any) -> list[Tensor | None]:
-    if len(args) == 1 and isinstance(args[0], (list, tuple)):  # as the published tool writes them
+    if len(args) == 1 and isinstance(args[0], (list, tuple)):  # of the published tool
         args = args[0]
     return [item if isinstance(item, Tensor) else None for item in args]
 

@@ -39,7 +39,7 @@ ALIGN = 64
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Record:
     part: int
     start: int
     length: int
@@ -56,11 +56,11 @@ class Archive:
             self._map: Any = (
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self._size else b""
             )
-        self._calls: OrderedDict[int, list[_Found]] = OrderedDict()
+        self._calls: OrderedDict[int, list[_Record]] = OrderedDict()
         self.parts_read = 0  # intact parts of calls
         self.damaged: set[int] = set()  # ids of calls that are left out
-        self.lost = 0  # bytes that belong to no intact record
-        self.whole = 0  # bytes before the first damaged one
+        self.lost = 0  # bytes outside of intact records
+        self.whole = 0  # bytes before the first damaged byte
         self._scan()
 
     def _scan(self) -> None:
@@ -79,14 +79,14 @@ class Archive:
             at = min(self._size, at + HEAD.size + length + -length % ALIGN)
             head = self._head(at)
         self.whole = self.whole if self.lost else at
-        for call in [call for call, found in self._calls.items() if found[0].part]:
+        for call in [call for call, records in self._calls.items() if records[0].part]:
             self.damaged.add(call)  # its arguments are damaged
         for call in self.damaged:
             self._calls.pop(call, None)
 
     def _add(self, part: int, start: int, length: int, hashed: int, call: int) -> None:
         if part < len(PARTS) and self._crc(start, length) == hashed:
-            self._calls.setdefault(call, []).append(_Found(part, start, length, hashed))
+            self._calls.setdefault(call, []).append(_Record(part, start, length, hashed))
             self.parts_read += 1
         else:
             self.damaged.add(call)
@@ -105,27 +105,26 @@ class Archive:
 
     def _next(self, at: int) -> tuple[int, tuple[int, int, int, int, int] | None]:
         """Place and header of the first intact record after damaged bytes, else the file's end."""
-        found = at
-        while (found := self._map.find(MAGIC, found + 1)) != -1:
-            head = self._head(found) if found % ALIGN == 0 else None
+        while (at := self._map.find(MAGIC, at + 1)) != -1:
+            head = self._head(at) if at % ALIGN == 0 else None
             if head is not None:
-                return found, head
+                return at, head
         return self._size, None
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """The description of the file; a file that was closed has `bytes`, `calls` and `parts`."""
+        """The description of the file; a closed file has `bytes`, `calls` and `parts`."""
         head = self._head(0)
         assert head is not None  # checked by _scan
         start, length = HEAD.size, head[2]
         if self._crc(start, length) != head[3]:
             return {}
-        found: dict[str, Any] = json.loads(self._map[start : start + length])
-        return found
+        about: dict[str, Any] = json.loads(self._map[start : start + length])
+        return about
 
     @property
     def problem(self) -> str:
-        """A description of the damage for people; empty: the whole file can be read."""
+        """A description of the damage; empty: the whole file can be read."""
         cut = max(0, self.about.get("bytes", 0) - self._size)
         calls, parts = self.about.get("calls"), self.about.get("parts", 0)
         missing = len(self.damaged) if calls is None else max(0, calls - len(self))
@@ -159,7 +158,7 @@ class Archive:
 
     def parts(self, call: int) -> dict[str, dict[str, Any]]:
         """The encoded parts of a call by kind; `at` of a tensor is the place of its values."""
-        return {PARTS[found.part]: self._json(found) for found in self._calls[call]}
+        return {PARTS[record.part]: self._json(record) for record in self._calls[call]}
 
     def hash_at(self, start: int) -> int:
         """The hash of the values that begin at a place."""
@@ -172,17 +171,17 @@ class Archive:
 
     def results(self, call: int) -> list[tuple[str, tuple[int, ...]]]:
         """Types and shapes of a call's results, without their values."""
-        made = [found for found in self._calls[call] if PARTS[found.part] == "output"]
         return [
             (leaf["dtype"], tuple(leaf["shape"]))
-            for found in made
-            for leaf in _leaves(self._json(found).get("args"))
+            for record in self._calls[call]
+            if PARTS[record.part] == "output"
+            for leaf in _leaves(self._json(record).get("args"))
         ]
 
     def load(self, call: int) -> Recorded:
         """Read a call with copies of its tensors; ValueError when bytes are damaged."""
         parts = self.parts(call)
-        made: dict[int, Tensor] = {}  # a tensor that was given twice is one
+        made: dict[int, Tensor] = {}  # by the number of the argument: one may occur twice
 
         def leaf(value: dict[str, Any]) -> Tensor:
             if value["number"] not in made:
@@ -196,8 +195,9 @@ class Archive:
         }
         return encoding.recorded(header, decoded)
 
-    def _json(self, found: _Found) -> dict[str, Any]:
-        parsed: dict[str, Any] = json.loads(self._map[found.start : found.start + found.length])
+    def _json(self, record: _Record) -> dict[str, Any]:
+        text = self._map[record.start : record.start + record.length]
+        parsed: dict[str, Any] = json.loads(text)
         return parsed
 
     def _tensor(self, value: dict[str, Any]) -> Tensor:
@@ -206,9 +206,8 @@ class Archive:
         shape, stride = tuple(value["shape"]), tuple(value["stride"])
         if not length:
             return torch.empty_strided(shape, stride, dtype=dtype)
-        hashed = HEAD.unpack_from(self._map, start - HEAD.size)[4]
-        data = np.frombuffer(self._map, np.uint8, length, start).copy()
-        if statistics.hash_of(torch.from_numpy(data)) != hashed:
+        data = self.bytes_at(start, length).copy()
+        if statistics.hash_of(torch.from_numpy(data)) != self.hash_at(start):
             raise ValueError(f"{self.path}: the bytes at {start} are damaged")
         dense = torch.from_numpy(data).view(dtype)
         made = rebuild(dense, shape, stride)

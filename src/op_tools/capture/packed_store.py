@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The packed store: one archive for each process. A thread writes it while the program goes on.
+"""The packed store: one archive for each process, written by a thread.
 
-`take` copies a tensor at once; the copy and the parts of calls pass through one queue, in order.
-So a part of a call stands in the file behind its values, and a file that is cut anywhere is
-readable up to there. The thread writes equal contents once: it knows them by their hash.
+`take` copies a tensor at once; copies and parts of calls pass through one queue, in order. So the
+values precede the part of a call that refers to them, and a truncated file is readable up to its
+end. Equal contents, found by their hash, are written once.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import queue
 import threading
-import time
 import zlib
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +23,21 @@ from torch import Tensor
 from deeplink import settings
 from op_tools.capture.encoding import PARTS, TAG, Part
 from op_tools.capture.packed_reader import ABOUT, ALIGN, CALL, HEAD, MAGIC, SUFFIX, VALUES
-from op_tools.core import dispatch, lifecycle, output_paths, tool_errors
+from op_tools.core import output_paths, tool_errors
+from op_tools.core.worker import Background
 from op_tools.tensors import statistics
 from op_tools.tensors.snapshot import Snapshot, check, describe, ordered
 from op_tools.tensors.staging import Staging
 
-ABOUT_BYTES = 256  # of the data of the first record, which is rewritten in place at the end
-PART_BYTES = 4096  # what a part of a call in the queue counts as
+ABOUT_BYTES = 256  # size of the first record's data, which is rewritten in place at the end
+PART_BYTES = 4096  # size that a part of a call in the queue is counted as
 
 
 @dataclass(frozen=True, slots=True)
 class _Values:
     """A copy of a tensor in the queue; the writer sets the place of the snapshot."""
 
-    taken: Snapshot
+    snapshot: Snapshot
     memory: Tensor
     arrived: torch.Event | None
 
@@ -59,7 +58,7 @@ class _Written:
 
 
 class PackedStore:
-    """An archive that is being written: `path` anew, or a new file under OP_TOOLS_RESULTS.
+    """An archive that is being written: `path`, overwritten, or a new file under OP_TOOLS_RESULTS.
 
     At most OP_CAPTURE_MEMORY bytes are in the queue; `take` and `write` block while it is full.
     """
@@ -67,14 +66,12 @@ class PackedStore:
     native = False
 
     def __init__(self, path: Path | None = None) -> None:
-        stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
+        stamp = output_paths.stamp()
         if path is None:
             folder = output_paths.folder("op_capture_results")
-            path = _create(
-                folder, f"packed-{output_paths.owner(folder)}-{stamp}{output_paths.rank()}"
-            )
+            stem = f"packed-{output_paths.owner(folder)}-{stamp}{output_paths.rank()}"
+            path = output_paths.create(folder / f"{stem}{SUFFIX}")
         self.place = path
-        self.files = 1
         self.failed = ""
         self._pid = os.getpid()
         self._about = {"op_tools": 1, "pid": self._pid, "torch": torch.__version__, "time": stamp}
@@ -85,29 +82,26 @@ class PackedStore:
         data = self._description()
         self._record(ABOUT, 0, zlib.crc32(data), data)
         self._staging = Staging(settings.OP_CAPTURE_MEMORY.get())
-        self._queue: queue.SimpleQueue[_Values | _Written | None] = queue.SimpleQueue()
         self._lock = threading.RLock()
         self._closed = False
-        self._thread = threading.Thread(target=self._work, name="op_capture_writes", daemon=True)
-        self._thread.start()
-        lifecycle.begun(self, beneath=True)
+        self._writer = Background(0)  # the bound is that of the staging memory
 
     def take(self, tensor: Tensor) -> Snapshot:
-        """Copy a tensor and queue its values; their place is known once they are written."""
+        """Copy a tensor and queue its values; the writer sets the place of the snapshot."""
         check(tensor)
-        taken, (flat, _) = describe(tensor), ordered(tensor)
+        snapshot, (flat, _) = describe(tensor), ordered(tensor)
         if flat.numel() and not self._is_over():
-            self._put(_Values(taken, *self._staging.copy(flat)))
-        return taken
+            self._put(_Values(snapshot, *self._staging.copy(flat)))
+        return snapshot
 
     def write(self, part: Part) -> None:
-        """Queue a part of a call, encoded, whose tensors were taken before."""
+        """Queue an encoded part of a call, whose tensors are in the queue."""
         if not self._is_over():
             self._staging.reserve(PART_BYTES)
             self._put(_Written(part))
 
     def drain(self) -> None:
-        """Wait until the queue is written: then it is known which contents were there already."""
+        """Wait until the queue is written, and equal contents are found."""
         self._staging.drain()
 
     def _is_over(self) -> bool:
@@ -117,25 +111,20 @@ class PackedStore:
         output_paths.budget.spend(item.held)
         with self._lock:
             if not self._closed:
-                self._queue.put(item)
+                self._writer.put(partial(self._append, item))
                 return
             with self.place.open("r+b", buffering=0) as self._file:  # a backward pass after the end
                 self._file.seek(self._end)
                 self._append(item)
 
-    # The thread.
-
-    def _work(self) -> None:
-        with dispatch.unseen():
-            while (item := self._queue.get()) is not None:
-                self._append(item)
+    # In the writer's thread.
 
     def _append(self, item: _Values | _Written) -> None:
         begin = self._end
         try:
             if not self.failed:
                 self._values(item) if isinstance(item, _Values) else self._part(item.part)
-        except Exception as error:  # a full disk, a device that has failed: the program goes on
+        except Exception as error:  # a full disk, a failed device: the program goes on
             self.failed = f"{type(error).__name__}: {error}"
             tool_errors.add("OpCapture", self.place.name, error)
             self._file.truncate(begin)
@@ -151,15 +140,15 @@ class PackedStore:
         place = self._places.get((hashed, size))
         if place is None:
             place = self._places[hashed, size] = self._end + HEAD.size, size
-            raw: Any = item.memory.numpy()  # typed as no buffer, which it is
+            raw: Any = item.memory.numpy()  # numpy's types do not declare the buffer protocol
             self._record(VALUES, 0, hashed, memoryview(raw))
-        item.taken.place = place
+        item.snapshot.place = place
 
     def _part(self, part: Part) -> None:
         numbers: dict[int, int] = {}
 
-        def leaf(taken: Snapshot) -> dict[str, Any]:
-            return _tensor(taken, numbers.setdefault(id(taken), len(numbers)))
+        def leaf(snapshot: Snapshot) -> dict[str, Any]:
+            return _tensor(snapshot, numbers.setdefault(id(snapshot), len(numbers)))
 
         header = part.header
         about = {
@@ -196,33 +185,28 @@ class PackedStore:
             if self._closed or os.getpid() != self._pid:
                 return
             self._closed = True
-        self._queue.put(None)
-        self._thread.join()
-        lifecycle.over(self)
+        self._writer.close()
         if not self.failed:
             data = self._description(bytes=self._end, calls=self._calls, parts=self._parts)
             self._file.seek(0)
             self._file.write(HEAD.pack(MAGIC, ABOUT, 0, len(data), zlib.crc32(data), 0) + data)
         self._file.close()
 
-    def forget(self) -> None:
-        """In a forked child: the file is the parent's."""
-
-    @property  # the last of all: it hides the type of the same name
+    @property  # the last attribute: it hides the built-in `bytes`
     def bytes(self) -> int:
         """Bytes of the file so far."""
         return self._end
 
 
-def _tensor(taken: Snapshot, number: int) -> dict[str, Any]:
+def _tensor(snapshot: Snapshot, number: int) -> dict[str, Any]:
     value = {
-        "at": taken.place,
-        "number": number,  # a tensor that was given twice has the same one
-        "dtype": _word(taken.dtype),
-        "shape": taken.shape,
-        "stride": taken.stride,
-        "device": taken.device,
-        "requires_grad": taken.requires_grad,
+        "at": snapshot.place,
+        "number": number,  # equal for the places of one tensor
+        "dtype": _word(snapshot.dtype),
+        "shape": snapshot.shape,
+        "stride": snapshot.stride,
+        "device": snapshot.device,
+        "requires_grad": snapshot.requires_grad,
     }
     return {TAG: "tensor", "value": value}
 
@@ -230,14 +214,3 @@ def _tensor(taken: Snapshot, number: int) -> dict[str, Any]:
 @cache
 def _word(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _create(folder: Path, name: str) -> Path:
-    number = 1
-    while True:
-        path = folder / (f"{name}{SUFFIX}" if number == 1 else f"{name}-{number}{SUFFIX}")
-        try:
-            path.touch(0o644, exist_ok=False)
-            return path
-        except FileExistsError:
-            number += 1

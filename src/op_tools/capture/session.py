@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One start of OpCapture: where it writes, how much of that is left, what became of the calls."""
+"""One start of OpCapture: the stores, the limit of bytes, and the counts of calls."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -22,15 +23,14 @@ from op_tools.core.terminal import size
 from op_tools.tensors.snapshot import Snapshot, once
 
 TENSORS_SHARE = 0.9  # of the limit; the rest is for statistics
-FREE_SHARE = 0.05  # of the free space: the limit of all ranks together, unless one is given
+FREE_SHARE = 0.05  # of the free space: the default limit of all ranks together
 
 
 class Store(Protocol):
-    """What holds the parts of calls."""
+    """Writes the parts of calls."""
 
-    native: bool  # whether tuples and torch's own small types stay as they are
-    place: Any
-    files: int
+    native: bool  # tuples and small types of torch are not encoded
+    place: Path
 
     @property
     def bytes(self) -> int: ...
@@ -59,7 +59,9 @@ def begun(format: str, mode: str, every_call: bool, all_inputs: bool) -> Run:
 
 
 def _limit(mode: str) -> int:
-    """Bytes that this process may write; 0: no limit. Statistics are small and need a given one."""
+    """Bytes that this process may write; 0: no limit, the default for statistics,
+    which are small.
+    """
     if settings.OP_TOOLS_DISK_BUDGET.is_set() or mode != "tensors":
         return settings.OP_TOOLS_DISK_BUDGET.get()
     free = output_paths.free_space() * FREE_SHARE / max(1, settings.world())
@@ -68,17 +70,17 @@ def _limit(mode: str) -> int:
 
 @dataclass
 class Run:
-    """What one start has, and what it has seen."""
+    """The state of one start."""
 
     mode: str
     store: Store | None
     statistics: StatisticsStore | None
     limit: int  # bytes that the process may write in all; 0: no limit
     spent: int  # bytes that the process had written before the start
-    every_call: bool  # not a few of each signature
+    every_call: bool  # not only some calls of each signature
     awaited: Awaited = field(default_factory=Awaited)
     calls: int = 0
-    quiet: str = ""  # why nothing more is written
+    quiet: str = ""  # the reason why writing has ended
     limits: list[str] = field(default_factory=list)
     operators: set[str] = field(default_factory=set)
     skipped: Counter[str] = field(default_factory=Counter)
@@ -94,7 +96,7 @@ class Run:
         return self.limit > 0
 
     def mode_of(self, call: Call) -> str:
-        """What is still written: tensors, statistics of them, or nothing."""
+        """What is written of a call: "tensors", "statistics", "hash" or "nothing"."""
         if self.store is not None and self.store.failed and not self.quiet:
             self.quiet = self.store.failed
         if self.quiet:
@@ -106,12 +108,12 @@ class Run:
         return self.mode
 
     def _forecast(self, step: int) -> None:
-        """After the first step, show how many bytes it wrote and how many more may be written."""
+        """Print after the first step how many bytes it wrote, and how many more may be written."""
         if self._step is None:
             self._step = step
         if step == self._step or self.store is None:
             return
-        self.store.drain()  # equal contents in the queue count until they are found equal
+        self.store.drain()  # equal contents in the queue are counted twice
         used = output_paths.budget.spent - self.spent
         if not used:
             return
@@ -132,7 +134,7 @@ class Run:
             need = sum(map(held_bytes, call.given))
             if not self._allows(2 * need + 8192, TENSORS_SHARE):
                 assert self.store is not None
-                self.store.drain()  # equal contents in the queue count until they are found equal
+                self.store.drain()  # equal contents in the queue are counted twice
             if not self._allows(2 * need + 8192, TENSORS_SHARE):
                 self.mode, self.statistics = "statistics", StatisticsStore(False, background=False)
                 self.limits.append(f"after {self.calls} calls only statistics were written")
@@ -152,46 +154,46 @@ class Run:
         if self.quiet:
             return
         assert self.store is not None
-        taken, native = once(self.store.take), self.store.native
+        take, native = once(self.store.take), self.store.native
         if more.get("mutated"):
-            after = {at: taken(tensor) for at, tensor in more["mutated"].items()}
+            after = {at: take(tensor) for at, tensor in more["mutated"].items()}
             more = {**more, "mutated": after}
-        encoded = tuple([encode(item, taken, native) for item in args])
-        named = {key: encode(item, taken, native) for key, item in kwargs.items()}
+        encoded = tuple([encode(item, take, native) for item in args])
+        named = {key: encode(item, take, native) for key, item in kwargs.items()}
         self.write(Part(kind, header, encoded, named, more))
 
-    def taken(self, gradient: Tensor) -> Any:
-        """A gradient as it is now, to be written later."""
+    def take(self, gradient: Tensor) -> Any:
+        """Copy and encode a gradient, which is written later."""
         assert self.store is not None
         return encode(gradient, self.store.take, self.store.native)
 
     def write(self, part: Part) -> None:
-        """Write a part of a call whose tensors were taken, unless a write has failed before."""
+        """Write a part of a call whose tensors are copied, unless a write has failed before."""
         assert self.store is not None
         if self.quiet:
             return
         try:
             self.store.write(part)
-        except OSError as error:  # a full disk, a folder that is gone: nothing more is tried
+        except OSError as error:  # a full disk, a deleted folder: writing ends
             self.quiet = f"{type(error).__name__}: {error.strerror or error}"
             tool_errors.add("OpCapture", part.header["name"], error)
 
     def close(self) -> None:
-        """Waits until everything is written."""
-        for kept in (self.store, self.statistics):
-            if kept is not None:
-                kept.close()
+        """Wait until everything is written."""
+        for store in (self.store, self.statistics):
+            if store is not None:
+                store.close()
 
     def summary(self) -> list[str]:
-        """What is said at the end."""
+        """The lines of the summary at the end."""
         lines = []
         if self.calls:
             lines.append(
                 f"OpCapture: {self.calls} calls of {len(self.operators)} operators, "
                 + " and ".join(
-                    f"{size(kept.bytes)} in {kept.place}"
-                    for kept in (self.store, self.statistics)
-                    if kept is not None and kept.bytes
+                    f"{size(store.bytes)} in {store.place}"
+                    for store in (self.store, self.statistics)
+                    if store is not None and store.bytes
                 )
             )
         for reason, count in self.skipped.most_common():

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from functools import lru_cache
@@ -36,15 +35,10 @@ class StatisticsStore:
 
     def __init__(self, hash_only: bool, all_inputs: bool = False, background: bool = True) -> None:
         folder = output_paths.folder("op_statistics_result")
-        stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
-        stem = f"op_statistics_info_pid{output_paths.owner(folder)}_{stamp}{output_paths.rank()}"
-        self.place, number = folder / f"{stem}.jsonl", 1
-        while self.place.exists():
-            number += 1
-            self.place = folder / f"{stem}-{number}.jsonl"
-        self._file = self.place.open("xb", buffering=0)
+        name = f"op_statistics_info_pid{output_paths.owner(folder)}_{output_paths.stamp()}"
+        self.place = output_paths.create(folder / f"{name}{output_paths.rank()}.jsonl")
+        self._file = self.place.open("wb", buffering=0)
         self.bytes = 0
-        self.files = 1
         self._hash_only = hash_only
         self._lines: list[str] = []
         self._limit = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
@@ -64,13 +58,15 @@ class StatisticsStore:
         )
 
     def native(self, works_on: Callable[[torch.device], bool]) -> NativeSink | None:
-        """What records calls on some devices; None without the native part."""
+        """The native sink for calls on the devices that `works_on` accepts; None:
+        no native part.
+        """
         if self.sink is None:
             return None
         return NativeSink(self.sink, call_headers(works_on, _site, json.dumps), self)
 
     def texts(self, tensors: list[Tensor]) -> list[str]:
-        """The statistics of tensors in JSON, read now."""
+        """The statistics of the current values of tensors, in JSON."""
         if self.sink is None:
             return list(map(self.described, tensors))
         return list(map(self.sink.text, tensors))
@@ -87,23 +83,27 @@ class StatisticsStore:
             return '"skipped":"a graph is being captured"'
         return json_of(statistics.of(tensor, self._hash_only), self._hash_only)
 
-    def call(self, head: str, given: str, result: list[Tensor], mutated: dict[int, Tensor]) -> None:
-        """Adds the line of a call. Its arguments were measured before it, which may write them."""
-        line = f'{head},"inputs":[{given}],"outputs":[{",".join(self.texts(result))}]'
+    def call(
+        self, header: str, inputs: str, result: list[Tensor], mutated: dict[int, Tensor]
+    ) -> None:
+        """Add the line of a call. `inputs`: the statistics of the arguments from
+        before the call.
+        """
+        line = f'{header},"inputs":[{inputs}],"outputs":[{",".join(self.texts(result))}]'
         if mutated:
             texts = self.texts(list(mutated.values()))
             after = ",".join(f'"{at}":{text}' for at, text in zip(mutated, texts, strict=True))
             line += f',"mutated":{{{after}}}'
         self.add(line + "}\n")
 
-    def gradients(self, head: str, inputs: list[Any], outputs: list[Any]) -> None:
-        """Adds the line of a call's gradients."""
+    def gradients(self, header: str, inputs: list[Any], outputs: list[Any]) -> None:
+        """Add the line of a call's gradients."""
         into = ",".join([text or "null" for text in inputs])
         out = ",".join([text or "null" for text in outputs])
-        self.add(f'{head},"grad_inputs":[{into}],"grad_outputs":[{out}]}}\n')
+        self.add(f'{header},"grad_inputs":[{into}],"grad_outputs":[{out}]}}\n')
 
     def add(self, line: str) -> None:
-        """Adds a line."""
+        """Add a line."""
         full = False
         if self.sink is not None:
             self.sink.add(line)  # it flushes by itself
@@ -115,7 +115,7 @@ class StatisticsStore:
             self.flush()
 
     def flush_soon(self) -> None:
-        """Writes the pending lines, in the background while the tool runs if that is wanted."""
+        """Write the pending lines, in the thread of the store if it has one."""
         if self._file.closed or not self._in_background:  # closed: a backward pass after the end
             self.flush()
         elif os.getpid() == self._pid and not self._working:
@@ -125,19 +125,19 @@ class StatisticsStore:
             self._background.put(self._work)
 
     def _work(self) -> None:
-        """Writes lines until the end, in the background."""
+        """Write lines in the thread of the store until no line is pending."""
         try:
             while done := self.sink.work(self._file.fileno()):
                 with self._lock:
                     self._wrote(done)
-        except Exception as error:  # a full disk: a tool must not kill the program that it watches
+        except Exception as error:  # a full disk: a tool must not end the program
             tool_errors.add("OpCapture", "statistics", error)
         finally:
             self.sink.stop_work()
             self._working = False
 
     def flush(self) -> None:
-        """Writes all pending lines."""
+        """Write all pending lines."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -162,7 +162,7 @@ class StatisticsStore:
         output_paths.budget.spend(size)
 
     def close(self) -> None:
-        """Writes all pending lines and closes the file."""
+        """Write all pending lines, and close the file."""
         if self._background is not None and os.getpid() == self._pid:
             self.sink.end_work()
             self._background.close()
@@ -177,19 +177,14 @@ def _site(code: CodeType, line: int) -> str:
     return _place(code.co_filename, line)
 
 
-def head(call: Call) -> str:
-    """The start of a line: which call it is about."""
+def header_of(call: Call) -> str:
+    """The start of a line: the header of a call in JSON, without the closing brace."""
     site = call.site
     place = _place(site.file, site.line) if site is not None else '""'
-    what = f'{{"id":{call.id},"op":"{call.name}","direction":"{call.direction}"'
-    return f'{what},"step":{call.step},"module":{_quoted(call.module)},"site":{place}'
+    start = f'{{"id":{call.id},"op":"{call.name}","direction":"{call.direction}"'
+    return f'{start},"step":{call.step},"module":{json.dumps(call.module)},"site":{place}'
 
 
 @lru_cache(10_000)
 def _place(file: str, line: int) -> str:
     return json.dumps(f"{os.path.basename(file)}:{line}")
-
-
-@lru_cache(10_000)
-def _quoted(text: str) -> str:
-    return json.dumps(text)

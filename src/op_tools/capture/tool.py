@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpCapture: what goes into each call and what comes out, written down for later."""
+"""OpCapture: writes the arguments, results and gradients of each call, or statistics of them."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import time
 from dataclasses import dataclass
@@ -15,22 +14,21 @@ from torch import Tensor
 from torch._C import DisableTorchFunction
 
 from deeplink import settings
-from deeplink.errors import SettingError
 from op_tools.capture import session
 from op_tools.capture.console import input_rows, show, show_gradients
 from op_tools.capture.encoding import Header, Part
 from op_tools.capture.session import Run
-from op_tools.capture.statistics_store import head
+from op_tools.capture.statistics_store import header_of
 from op_tools.core import collectives, dispatch, gradients, op_names, terminal
 from op_tools.core.call import Call, tensor_list
 from op_tools.core.dispatch import Plan
 from op_tools.core.gradients import Gradients
-from op_tools.core.options import Options
+from op_tools.core.options import Options, own_options
 from op_tools.core.tool import Observer, Started
 from op_tools.tensors.mutation import Mark, is_counted, marks, written
 from op_tools.tensors.snapshot import Unsupported, device_name
 
-CHOICES = {
+OPTIONS = {
     "format": settings.OP_CAPTURE_FORMAT,
     "inputs": settings.OP_CAPTURE_INPUTS,
     "mode": settings.OP_CAPTURE_MODE,
@@ -39,25 +37,25 @@ CHOICES = {
 
 @dataclass(slots=True)
 class _State:
-    """What is kept from before a call until after it."""
+    """The state of a call, from before it until after it."""
 
     run: Run
-    given: list[Tensor]
+    tensors: list[Tensor]  # the arguments
     marks: list[Mark]
-    arguments: Any  # None: no gradients are wanted
+    arguments: Any  # for gradients; None: there are none
     rows: list[tuple[object, ...]]
-    header: Header | None  # of tensors
-    head: str = ""  # of statistics
-    text: str = ""
+    header: Header | None  # None: statistics are written
+    line: str = ""  # the header in the line of statistics
+    inputs: str = ""  # the statistics of the arguments
 
 
 class OpCapture(Observer):
     """Writes the arguments of each call before it, its results after it, and its gradients.
 
     `format="packed"` or OP_CAPTURE_FORMAT=packed: one archive instead of a folder for each call.
-    `mode="statistics"` or "hash", or OP_CAPTURE_MODE: what the values amount to, not the values.
-    `inputs="all"` or OP_CAPTURE_INPUTS=all: statistics of every input, also of one that a recorded
-    call has produced.
+    `mode="statistics"` or "hash", or OP_CAPTURE_MODE: statistics or hashes instead of values.
+    `inputs="all"` or OP_CAPTURE_INPUTS=all: statistics of every input, also of results of recorded
+    calls.
     """
 
     key = "CAPTURE"
@@ -65,14 +63,7 @@ class OpCapture(Observer):
     wants_modules = True
 
     def begin(self, options: Options) -> None:
-        chosen = {name: _choice(name, options.more.get(name)) for name in CHOICES}
-        for name in options.more:
-            if name not in CHOICES:
-                near = difflib.get_close_matches(name, CHOICES, n=1)
-                raise SettingError(
-                    f"OpCapture has no option {name!r}.",
-                    f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(CHOICES)}.",
-                )
+        chosen = own_options("OpCapture", options.more, OPTIONS)
         self._run = session.begun(
             chosen["format"], chosen["mode"], options.select.first == 0, chosen["inputs"] == "all"
         )
@@ -81,15 +72,10 @@ class OpCapture(Observer):
 
     # A call.
 
-    def _looks(self, plan: Plan | None = None) -> bool:
-        """Whether each call is to be looked at as a record of its own."""
-        select = self.started.options.select
-        asked = terminal.verbose() or self._condition is not None or select.first > 0
-        counted = plan is None or is_counted(op_names.last(plan.name))
-        return asked or self._run.limited or not counted
-
     def goes_natively(self, plan: Plan) -> bool:
-        return not self._looks(plan)
+        decides = self._condition is not None or self.started.options.select.first > 0
+        needs_record = terminal.verbose() or decides or self._run.limited
+        return not needs_record and is_counted(op_names.last(plan.name))
 
     def counted_natively(self, started: Started, name: str, count: int) -> None:
         super().counted_natively(started, name, count)
@@ -100,19 +86,19 @@ class OpCapture(Observer):
         run = self._run
         if run.mode_of(call) == "nothing":
             return None
-        given = call.given
-        marked = marks(call, given)
+        tensors = call.given
+        before = marks(call, tensors)
         arguments = None
-        if call.level != "aten" and any(tensor.requires_grad for tensor in given):
+        if call.level != "aten" and any(tensor.requires_grad for tensor in tensors):
             arguments = gradients.arguments(call)
         rows = input_rows(call) if run.verbose else []
         if run.statistics is not None:
-            text = ",".join(run.statistics.texts(given))
-            return _State(run, given, marked, arguments, rows, None, head(call), text)
-        header = _header(call, given)
+            text = ",".join(run.statistics.texts(tensors))
+            return _State(run, tensors, before, arguments, rows, None, header_of(call), text)
+        header = _header(call, tensors)
         if run.awaited:
-            header["awaited"] = run.awaited.read_by(call, given)
-        state = _State(run, given, marked, arguments, rows, header)
+            header["awaited"] = run.awaited.read_by(call, tensors)
+        state = _State(run, tensors, before, arguments, rows, header)
         try:
             run.put("input", header, call.args, call.kwargs, {})
         except Unsupported as reason:
@@ -124,19 +110,19 @@ class OpCapture(Observer):
         if state is None:
             return
         run = state.run
-        made = tensor_list(result)
-        run.awaited.begin(call, made)
-        changed = own = written(call, state.given, state.marks)
-        if own:
-            returned = {id(tensor) for tensor in made}
-            changed = {at: tensor for at, tensor in own.items() if id(tensor) not in returned}
+        results = tensor_list(result)
+        run.awaited.begin(call, results)
+        changed = mutated = written(call, state.tensors, state.marks)
+        if changed:
+            returned = set(map(id, results))
+            mutated = {at: tensor for at, tensor in changed.items() if id(tensor) not in returned}
         if state.header is None:
             assert run.statistics is not None
-            run.statistics.call(state.head, state.text, made, changed)
+            run.statistics.call(state.line, state.inputs, results, mutated)
         else:
             try:
-                after = {str(at): tensor for at, tensor in changed.items()}
-                more = {"mutated": after, "written": list(own)}
+                after = {str(at): tensor for at, tensor in mutated.items()}
+                more = {"mutated": after, "written": list(changed)}
                 run.put("output", state.header, (result,), {}, more)
             except Unsupported as reason:
                 run.skipped[f"the result is {reason}"] += 1
@@ -148,28 +134,27 @@ class OpCapture(Observer):
             stamp = state.header["time"] if state.header else _stamp(int(time.time()))
             show(call, stamp, state.rows, result)
         if state.arguments is not None:
-            self._watch(call, state, made)
+            self._watch(call, state, results)
 
-    def _watch(self, call: Call, state: _State, made: list[Tensor]) -> None:
+    def _watch(self, call: Call, state: _State, results: list[Tensor]) -> None:
         guard = dispatch.guard(self, call)
-        run, header, head = state.run, state.header, state.head  # and no tensor of the graph
+        run, header, line = state.run, state.header, state.line  # and no tensor of the graph
 
         def take(gradient: Tensor) -> Any:
-            with DisableTorchFunction():  # the mode is on in here, and is busy
+            with DisableTorchFunction():  # the function mode is on in the backward pass
                 if header is None:
                     assert run.statistics is not None
-                    (text,) = run.statistics.texts([gradient])
-                    return text
-                return run.taken(gradient)
+                    return run.statistics.texts([gradient])[0]
+                return run.take(gradient)
 
         def done(found: Gradients) -> None:
             if header is None:
                 assert run.statistics is not None
-                run.statistics.gradients(head, found.inputs, found.outputs)
+                run.statistics.gradients(line, found.inputs, found.outputs)
             elif not run.quiet:
                 _write_gradients(run, header, found)
 
-        gradients.watch(call, state.arguments, made, take, guard(done), guard)
+        gradients.watch(call, state.arguments, results, take, guard(done), guard)
 
     def finish(self, started: Started) -> None:
         run = self._run
@@ -177,21 +162,9 @@ class OpCapture(Observer):
         terminal.summary(self, started, run.summary())
 
 
-def _choice(name: str, given: Any) -> str:
-    setting = CHOICES[name]
-    if given is None:
-        return setting.get()
-    try:
-        return setting.parse(str(given))
-    except ValueError as error:
-        raise SettingError(
-            f"OpCapture({name}={given!r}): {error}.", f"allowed: {setting.allowed}."
-        ) from None
-
-
-def _header(call: Call, given: list[Tensor]) -> Header:
+def _header(call: Call, tensors: list[Tensor]) -> Header:
     device = call.device
-    devices = [device_name(tensor.device) for tensor in given]
+    devices = [device_name(tensor.device) for tensor in tensors]
     header: Header = {
         "id": call.id,
         "name": call.name,
@@ -225,7 +198,7 @@ def _short(file: str, line: int) -> str:
 
 
 def _autocast(device: torch.device | None) -> list[str]:
-    """Device type and type of the autocast that is on; empty: none."""
+    """The device type and the data type of autocast; empty: it is off."""
     kind = device.type if device is not None else "cpu"
     try:
         if torch.is_autocast_enabled(kind):

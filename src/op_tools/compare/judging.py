@@ -98,7 +98,7 @@ class Judges:
         self._ready = 0
         self._stays: set[str] = set()  # operators whose jobs no other process can judge
         self._is_started = self._is_over = False
-        lifecycle.begun(self, beneath=True)
+        lifecycle.register(self, last=True)
         if at_once:
             self._start()
 
@@ -180,9 +180,9 @@ class Judges:
             left, self._free, self._starting = [*self._free, *self._starting], [], []
         for judge in left:
             judge.close()
-        lifecycle.over(self)
+        lifecycle.unregister(self)
 
-    def forget(self) -> None:
+    def after_fork(self) -> None:
         """In a forked child: the processes are the parent's."""
         self._lock = threading.Lock()
         self._is_started, self._free, self._starting = True, [], []

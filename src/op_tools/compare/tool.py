@@ -85,7 +85,8 @@ class OpAutoCompare(Observer):
         share = self._how.budget
         self.sees_once = self._how.mode == "signature"  # a suspect does not come again
         self._pace = None if by_hand or self.sees_once else self._paced(share)
-        self._judges = self._pace and Judges(self._pace.background, at_once=is_remote())
+        pace = self._pace
+        self._judges = None if pace is None else Judges(pace.background, at_once=is_remote())
         self.budget = None if share is None else Budget(share, self._is_idle)
         helper = native_library.helper() if self._how.mode == "signature" else None
         self._sampled = None if self._how.whole else Sampled(self)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A call of an operator as a record, and where in the user's program it was made."""
+"""The record of a call of an operator, the line of the program that made it,
+tensors in arguments.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,11 @@ from torch.nn.parameter import Buffer, Parameter
 
 from op_tools.core.op_names import UPLOADS
 
-# "function": one function, by apply_feature; no mode of torch is needed for it.
+# "function": a function of another library, patched by apply_feature.
 Level = Literal["api", "aten", "module", "function"]
 Direction = Literal["forward", "backward"]
 
-PLAIN = frozenset({Tensor, Parameter, Buffer})  # the tensors that tools look into
+PLAIN = frozenset({Tensor, Parameter, Buffer})  # the types of tensors that tools inspect
 _SCALARS = frozenset({int, float, bool, str, type(None), torch.dtype, slice})
 _NOTHING: dict[str, Any] = {}
 
@@ -46,10 +48,10 @@ class Site:
         return f"{Path(self.file).name}:{self.line}"
 
 
-@dataclass(slots=True, eq=False)  # hot path: to freeze it would cost more than all the rest of it
+@dataclass(slots=True, eq=False)  # not frozen: the constructor is on the hot path
 class Call:
-    """One call of one operator, never changed. `id` is the classic forward_id: one count for the
-    whole process.
+    """One call of one operator. `id` is the forward_id of the classic tools, unique
+    in the process.
     """
 
     id: int
@@ -65,35 +67,35 @@ class Call:
     sequence: int = field(default=0, repr=False)  # autograd's count before the call
     device: torch.device | None = None
     _given: list[Tensor] | None = field(default=None, init=False, repr=False)
-    # The call on other arguments through the tools inside of the one that substitutes it.
+    # Makes the call on other arguments, through the tools inside of the one that substitutes it.
     _inside: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = field(
         default=None, init=False, repr=False
     )
 
     @property
     def given(self) -> list[Tensor]:
-        """Every tensor among its arguments, in order; not to be changed. Hot path: found once."""
+        """The tensors among the arguments, in order; a cached list, which must not be changed."""
         if self._given is None:
             self._given = tensor_list(self.args, self.kwargs)
         return self._given
 
     def given_others(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """The record with other arguments."""
+        """A copy of the record with other arguments."""
         return replace(self, args=args, kwargs=kwargs)
 
     def through(self, inside: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Call:
         """A copy of the record whose `run` and `run_on` call `inside` instead of the operator."""
-        made = replace(self)
-        made._given, made._inside = self._given, inside
-        return made
+        copy = replace(self)
+        copy._given, copy._inside = self._given, inside
+        return copy
 
     def run(self) -> Any:
-        """Calls the operator on the recorded arguments."""
+        """Call the operator on the recorded arguments."""
         return self.run_on(self.args, self.kwargs)
 
     def run_on(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls the operator on other arguments. In a tool that substitutes the call, the tools
-        inside of that tool work on the call.
+        """Call the operator on other arguments, in a tool that substitutes the call through the
+        tools inside of it.
         """
         return self.func(*args, **kwargs) if self._inside is None else self._inside(args, kwargs)
 
@@ -120,23 +122,26 @@ def tensors(*values: Any) -> Iterator[Tensor]:
 
 def tensor_list(*values: Any) -> list[Tensor]:
     """The tensors of `tensors` as a list."""
-    found: list[Tensor] = []
-    _collect(values, found)
-    return found
+    result: list[Tensor] = []
+    _collect(values, result)
+    return result
 
 
-def _collect(values: Any, found: list[Tensor]) -> None:
+def _collect(values: Any, result: list[Tensor]) -> None:
     for value in values:
         if isinstance(value, Tensor):
-            found.append(value)
+            result.append(value)
         elif isinstance(value, (tuple, list)):
-            _collect(value, found)
+            _collect(value, result)
         elif isinstance(value, dict):
-            _collect(value.values(), found)
+            _collect(value.values(), result)
 
 
 def signature(value: object) -> Hashable:
-    """What calls that do the same work have in common; a learning rate may change every step."""
+    """A key for values: equal for calls of equal shapes, types, strides, integers and texts.
+
+    Floating-point numbers do not count: a learning rate may change in every step.
+    """
     if isinstance(value, Tensor):
         if value.is_nested or value.layout != torch.strided:
             return str(value.layout), value.dtype
@@ -151,18 +156,15 @@ def signature(value: object) -> Hashable:
 
 
 def held_bytes(tensor: Tensor) -> int:
-    """How much a tensor holds; of a sparse one its values."""
+    """The bytes of a tensor's values."""
     try:
         return tensor.nbytes
-    except RuntimeError:  # torch 2.11 does not say it of a sparse one
+    except RuntimeError:  # torch 2.11 has no `nbytes` of a sparse tensor
         return tensor._nnz() * tensor.element_size()
 
 
 def scan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.device | None, Any]:
-    """The device that a call works on, and a tensor of an unusual type; None where there is none.
-
-    Hot path: one pass over the arguments, for each call that a tool wants.
-    """
+    """The device of a call, and a tensor of an unusual type; None: there is none. Hot path."""
     device: torch.device | None = None
     strange: Any = None
     for value in [*args, *kwargs.values()] if kwargs else args:
@@ -190,7 +192,7 @@ def scan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.device | 
 
 
 def named_device(word: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
-    """The device that a call of `names.PLACING` names: `x.to("cuda")`, `x.cuda()`."""
+    """The device that a call of `op_names.PLACING` names: `x.to("cuda")`, `x.cuda()`."""
     named = kwargs.get("device")
     second = args[1] if len(args) > 1 else None
     if word in UPLOADS:
@@ -207,15 +209,14 @@ def named_device(word: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> to
 
 
 def device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
-    """The device that a call works on: of its tensors, else of a device that it is given.
-
-    None means that there is none; a tensor on an accelerator goes before one on the CPU.
+    """The device of a call: of its tensors (an accelerator goes before the CPU), else an argument
+    that is a device; None: there is none.
     """
     return scan(args, kwargs)[0]
 
 
 def call_site() -> Site | None:
-    """The innermost line that is neither torch's nor ours nor Python's own."""
+    """The innermost line of the stack that belongs to the program."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
@@ -227,11 +228,13 @@ def call_site() -> Site | None:
 
 @cache
 def is_programs(file: str) -> bool:
-    """Whether a file of code is neither torch's nor ours nor Python's own."""
+    """Whether a source file belongs to the program, not to torch, to this
+    distribution or Python.
+    """
     return not file.startswith(("<frozen", *_INTERNAL))
 
 
-site_of = cache(Site)  # one for each line: calls are counted by it
+site_of = cache(Site)  # one object for each line
 
 
 def _folders() -> tuple[str, ...]:

@@ -12,8 +12,7 @@ import torch.distributed as dist
 from op_tools.core import op_names
 from op_tools.core.call import Call, tensors
 
-# A collective by the words for it in torch.distributed, in c10d and among the functional ones,
-# with what crosses the bus for each byte in a group of n (as nccl-tests count it).
+# The kind of a collective by its name in torch.distributed, c10d and the functional collectives.
 _KINDS: dict[str, str] = {
     **dict.fromkeys("all_reduce allreduce_ allreduce_coalesced_ all_reduce_".split(), "all_reduce"),
     **dict.fromkeys(
@@ -46,7 +45,7 @@ class Collective:
 
     @property
     def bus_factor(self) -> float:
-        """What crosses the bus for each byte of the algorithm."""
+        """Bytes on the bus for each byte of the algorithm, as nccl-tests count them."""
         others = (self.size - 1) / self.size if self.size else 0.0
         if self.kind == "all_reduce":
             return 2 * others
@@ -54,25 +53,25 @@ class Collective:
 
 
 def collective(call: Call, result: Any) -> Collective | None:
-    """What the call is among the collectives; None when it is none."""
+    """The collective of a call; None when the call is no collective."""
     if not is_collective(call.name):
         return None
     kind = _KINDS.get(_word(call.name))
     if kind is None:
         return None
     sizes = [t.numel() * t.element_size() for t in tensors(call.args, call.kwargs)]
-    given = [sum(t.numel() * t.element_size() for t in tensors(a)) for a in _arguments(call)]
-    if kind in ("all_gather", "reduce_scatter", "gather"):
-        count = max(given, default=0)  # the whole: a rank's part is the smaller of the two
-    else:
-        count = sizes[0] if len(sizes) == 1 else max(given, default=0)
+    arguments = [sum(t.numel() * t.element_size() for t in tensors(a)) for a in _arguments(call)]
+    if len(sizes) == 1 and kind not in ("all_gather", "reduce_scatter", "gather"):
+        count = sizes[0]
+    else:  # the largest argument holds the parts of all ranks
+        count = max(arguments, default=0)
     group = _group(call)
     work = isinstance(result, dist.Work) or any(isinstance(r, dist.Work) for r in _items(result))
     return Collective(kind, 0 if kind == "barrier" else count, group, work)
 
 
 def kind_of(name: str) -> str:
-    """What a name is among the collectives; "" when it is none of them."""
+    """The kind of the collective of this name; "" for another operator."""
     return _KINDS.get(_word(name), "") if is_collective(name) else ""
 
 
@@ -95,12 +94,12 @@ def _items(result: Any) -> tuple[Any, ...]:
 
 
 def group_ranks(call: Call) -> list[int]:
-    """The ranks that take part; empty: it is no collective, or its group is not known."""
+    """The ranks of a collective's group; empty: another operator, or an unknown group."""
     if not is_collective(call.name) or not dist.is_initialized():
         return []
     try:
         return list(dist.get_process_group_ranks(_process_group(call) or dist.group.WORLD))
-    except (RuntimeError, KeyError, ValueError):  # a group that was made behind torch's back
+    except (RuntimeError, KeyError, ValueError):  # a group that torch has not registered
         return []
 
 
@@ -124,6 +123,6 @@ def _process_group(call: Call) -> dist.ProcessGroup | None:
         if functional and isinstance(value, str):
             try:
                 return dist.distributed_c10d._resolve_process_group(value)  # type: ignore[attr-defined, arg-type]
-            except (RuntimeError, ValueError):  # the word for a reduction
+            except (RuntimeError, ValueError):  # the name of a reduction
                 continue
     return None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call goes through that some tool wants: which of them work on it, its record, and they.
+"""Calls that a tool wants: the plan of an operator, the record of a call, the tools around it.
 
-Hot path: what can be known of a function, or of a function on a device, is in its plan.
+Hot path: decisions on a function, or on a function and a device, are kept in its plan.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from op_tools.core.gradients import own_graph
 if TYPE_CHECKING:
     from op_tools.core.tool import Observer, Substitute, Tool
 
-ids: Iterator[int] = itertools.count(1)  # counted natively, once that part is there
+ids: Iterator[int] = itertools.count(1)  # replaced by the native counter when it is loaded
 FAILED = object()
 _Device = torch.device | None
 
 
 class _Local(threading.local):
-    """What a thread is doing."""
+    """The state of a thread."""
 
-    busy = False  # a tool's own work: its calls are nobody's business
-    # Tools whose `substitute` runs the operator right now: they leave its inner calls alone.
+    busy = False  # inside of a tool's own work, whose calls no tool sees
+    # Tools whose `substitute` is running the operator: they leave its inner calls alone.
     substituting: tuple[Tool, ...] = ()
 
 
@@ -47,7 +47,7 @@ local = _Local()
 
 
 class Plan:
-    """The tools that want an operator, outermost first, and of them those that work on a device."""
+    """The tools that want an operator, outermost first, all of them and by device."""
 
     __slots__ = ("_on", "announces", "level", "name", "native", "places", "skips", "tools")
 
@@ -65,11 +65,10 @@ class Plan:
 
     def on(self, device: _Device) -> tuple[Tool, ...]:
         """The tools that work on a device."""
-        found = self._on.get(device)
-        if found is None:
-            found = tuple(tool for tool in self.tools if tool.works_on(device))
-            self._on[device] = found
-        return found
+        tools = self._on.get(device)
+        if tools is None:
+            tools = self._on[device] = tuple(t for t in self.tools if t.works_on(device))
+        return tools
 
     def begin(
         self,
@@ -78,7 +77,7 @@ class Plan:
         kwargs: dict[str, Any],
         module: str | None,
     ) -> tuple[Call | None, tuple[Tool, ...]]:
-        """The record of a call that is about to be made, and the tools that work on it."""
+        """The record of a call that is about to run, and the tools that work on it."""
         device, strange = scan(args, kwargs)
         if self.places and (device is None or device.type == "cpu"):
             device = named_device(op_names.last(self.name), args, kwargs) or device
@@ -110,9 +109,9 @@ class Plan:
         sequence = _autograd._get_sequence_nr()
         path, site = module_stack.path(), call_site()
         backward = _current_graph_task_id() != -1
-        if backward:  # no line of the program is on the stack; in a recomputation, its modules are
-            known = module_stack.forward_of(_current_autograd_node())
-            path, site = path or known[0], site or known[1]
+        if backward:  # the stack has no line of the program, and modules in a recomputation only
+            forward = module_stack.forward_of(_current_autograd_node())
+            path, site = path or forward[0], site or forward[1]
         elif self.level == "aten" and not self.native:
             module_stack.remember_made(sequence, path, site)
         else:
@@ -140,7 +139,7 @@ def run(
     kwargs: dict[str, Any],
     module: str | None = None,
 ) -> Any:
-    """A call through the tools that want its operator; a module's path is given."""
+    """Make a call through the tools that want its operator. `module`: the path of a module call."""
     if local.busy:
         return func(*args, **kwargs)
     if plan.skips:
@@ -154,13 +153,13 @@ def run(
 
 
 def announce(plan: Plan, tools: Iterable[Tool]) -> None:
-    """Prints `apply … on …` for each tool that works on a call."""
+    """Print `apply … on …` for each tool that works on a call."""
     for tool in tools:
         terminal.announce(tool, plan.name, True)
 
 
 def announce_skips(plan: Plan) -> None:
-    """Prints `skip … on …` for each tool that leaves a call out by its lists."""
+    """Print `skip … on …` for each tool that leaves a call out by its lists."""
     for tool in plan.skips:
         terminal.announce(tool, plan.name, False)
 
@@ -176,7 +175,7 @@ def selected(
     previous, local.busy = local.busy, True
     try:
         return plan.begin(func, args, kwargs, module)
-    except Exception as error:  # a tool must not kill the program that it watches
+    except Exception as error:  # a tool must not end the program
         tool_errors.add("op_tools", plan.name, error)
         return None, ()
     finally:
@@ -184,7 +183,7 @@ def selected(
 
 
 def through(tools: tuple[Tool, ...], call: Call) -> Any:
-    """The call, with the first tool around the rest of them."""
+    """Make a call, with the first tool around the others."""
     if not tools:
         return call.run()
     tool, rest = tools[0], tools[1:]
@@ -198,19 +197,19 @@ def through(tools: tuple[Tool, ...], call: Call) -> Any:
 
 
 def before(tool: Tool, call: Call) -> Any:
-    """What an observer keeps from before a call."""
+    """Call `before` of an observer; FAILED when it raises."""
     return guarded(tool, call, cast("Observer", tool).before, call)
 
 
 def after(tool: Tool, call: Call, state: Any, result: Any) -> None:
-    """After a call, unless the observer failed before it."""
+    """Call `after` of an observer, unless its `before` has failed."""
     if state is not FAILED:
         guarded(tool, call, cast("Observer", tool).after, call, state, result)
 
 
 def _substituted(tool: Substitute, rest: tuple[Tool, ...], call: Call) -> Any:
-    """Returns what `tool.substitute` returns. Where the tool leaves the call alone or fails, makes
-    the call as it was: an error that it raises either way is not reported as the tool's.
+    """Return the result of `tool.substitute`. Make the call unchanged if the tool leaves it alone
+    or fails: an error of the unchanged call is not reported as the tool's.
     """
     problem = None
     previous, local.busy = local.busy, True
@@ -219,7 +218,7 @@ def _substituted(tool: Substitute, rest: tuple[Tool, ...], call: Call) -> Any:
             result = tool.substitute(call.through(partial(_inside, tool, rest, call)))
         if result is not NotImplemented:
             return result
-    except Exception as error:  # a tool must not kill the program that it watches
+    except Exception as error:  # a tool must not end the program
         problem = error
     finally:
         local.busy = previous
@@ -236,9 +235,9 @@ def _inside(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Runs a call on the arguments of the tool that substitutes it, through the tools inside.
+    """Run a call on the arguments of the tool that substitutes it, through the tools inside.
 
-    The tools inside were selected for the program's call. They work on the changed one, too.
+    The tools inside were selected for the program's call, and work on the changed call, too.
     """
     changed = call.given_others(args, kwargs)
     changed.device = device_of(args, kwargs) or call.device
@@ -251,14 +250,14 @@ def _inside(
 
 
 def guarded(tool: Tool, call: Call, action: Callable[..., Any], *args: Any) -> Any:
-    """What a tool does: unseen by the tools, and an error of it is counted, not raised."""
+    """Run the work of a tool: no tool sees its calls, and an error is counted, not raised."""
     previous, local.busy = local.busy, True
     enabled = tool.computes and torch.is_grad_enabled()
     try:
         if enabled:
             _set_grad_enabled(False)
         return action(*args)
-    except Exception as error:  # a tool must not kill the program that it watches
+    except Exception as error:  # a tool must not end the program
         tool_errors.add(type(tool).__name__, call.name, error)
         return FAILED
     finally:
@@ -268,29 +267,28 @@ def guarded(tool: Tool, call: Call, action: Callable[..., Any], *args: Any) -> A
 
 
 def guard(tool: Tool, call: Call) -> Callable[..., Callable[..., None]]:
-    """A wrapper for what a tool hangs into the backward pass; it holds no tensor of the call."""
-    call = call.given_others((), {})  # an argument's graph may hold the wrapper: a cycle
-
+    """A wrapper for the hooks of a tool in the backward pass; it holds no tensor of the call."""
+    call = call.given_others((), {})  # the graph of an argument may hold the wrapper: a cycle
     return partial(_Guarded, tool, call)
 
 
 @dataclass(slots=True, eq=False)
 class _Guarded:
-    """What a tool hung into the backward pass."""
+    """A hook of a tool in the backward pass."""
 
     tool: Tool
     call: Call
     action: Callable[..., Any]
 
     def __call__(self, *args: Any) -> None:
-        # the backward pass runs under the mode that watches calls, and these are our own
+        # the function mode is on in the backward pass, and would see the tool's own calls
         with torch._C.DisableTorchFunction():
             guarded(self.tool, self.call, self.action, *args)
 
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """Calls inside the block are seen by no tool."""
+    """Let no tool see the calls inside the block."""
     previous, local.busy = local.busy, True
     try:
         yield

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place where calls are intercepted: which tools are active, and what a call goes through.
+"""The active tools, and the modes of torch that intercept calls for them.
 
-One mode of torch for each level serves all the tools, so tools may be nested and stopped in any
-order. The mode of a thread is seen by autograd's threads, which inherit it; threads that are
-started while a tool is active get it too.
+One mode for each level serves all tools, so tools may be nested and stopped in any order.
+Autograd's threads inherit the modes; threads that start while a tool is active get them, too.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from op_tools.core import (
     module_stack,
     native_library,
     op_names,
-    optimizer_patches,
     step_counter,
     terminal,
     tool_errors,
@@ -51,22 +49,19 @@ if TYPE_CHECKING:
     from op_tools.core.tool import Tool
 
 _tools: list[Tool] = []  # in the order of their starts; the last is the outermost
-_Made = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]  # makes a call
-_api: dict[Any, _Made | None] = {}  # by function; None: no tool wants it
-_aten: dict[Any, _Made | None] = {}  # by operator, in the dispatch mode
-_kernels: dict[Any, Plan | None] = {}  # by operator, for torch's own observers
+_Caller = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]  # makes a call
+# Decisions of the tools; None: no tool wants the operator.
+_api: dict[Any, _Caller | None] = {}  # by function
+_aten: dict[Any, _Caller | None] = {}  # by operator, in the dispatch mode
+_kernels: dict[Any, Plan | None] = {}  # by operator, for torch's observers
 _modules: dict[type, Plan | None] = {}  # by class
+_UNDECIDED: Any = object()
 _native = False  # kernels are observed natively
 _forked = False  # this process is a child that has started no tool of its own
 _lock = threading.RLock()
 
 
 # Interception: a call that no tool wants costs a look-up and the mode itself.
-
-
-def _undecided(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Stands for a decision that is not made yet; never called."""
-    raise AssertionError
 
 
 class _FunctionMode(TorchFunctionMode):
@@ -77,7 +72,7 @@ class _FunctionMode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if is_compiling():  # a graph is being made: its kernels are seen at the aten level
+        if is_compiling():  # a graph is being traced: its kernels are seen at the aten level
             return func(*args, **(kwargs or {}))
         return _intercepted("api", _api, func, args, kwargs)
 
@@ -95,17 +90,17 @@ class _DispatchMode(TorchDispatchMode):
 
 def _intercepted(
     level: Level,
-    decided: dict[Any, _Made | None],
+    decided: dict[Any, _Caller | None],
     func: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any] | None,
 ) -> Any:
-    made = decided.get(func, _undecided)
-    if made is _undecided:
-        made = decide(level, func)
-    if made is None:
+    caller = decided.get(func, _UNDECIDED)
+    if caller is _UNDECIDED:
+        caller = decide(level, func)
+    if caller is None:
         return func(*args) if kwargs is None else func(*args, **kwargs)
-    return made(func, args, kwargs or {})
+    return caller(func, args, kwargs or {})
 
 
 _function_mode = _FunctionMode()
@@ -116,18 +111,18 @@ def _holders() -> int:
     return sys.getrefcount(_function_mode) + sys.getrefcount(_dispatch_mode)
 
 
-_ALONE = _holders()  # this module
+_ALONE = _holders()  # references of this module alone
 _mode_of, _FAKE = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
 
 
-def decide(level: Level, func: Callable[..., Any]) -> _Made | None:
-    """What makes the calls of an operator; decided once, until a tool comes or goes."""
+def decide(level: Level, func: Callable[..., Any]) -> _Caller | None:
+    """The function that makes the calls of an operator, until a tool starts or stops."""
     if local.busy:  # a tool's own call, not the program's
         return None
     name = op_names.name_of(func)
     with _lock:
         plan = None
-        # a kernel that a dispatch mode calls passes the function mode: the aten level has seen it
+        # the aten level has seen a kernel that a dispatch mode calls through the function mode
         twice = level == "api" and isinstance(func, OpOverload) and _has_level("aten")
         if op_names.is_operator(name) and not twice:
             at = [tool for tool in reversed(_tools) if tool.level == level and _by_mode(tool)]
@@ -135,21 +130,21 @@ def decide(level: Level, func: Callable[..., Any]) -> _Made | None:
         elif name and not twice and terminal.verbose():
             at = [tool for tool in reversed(_tools) if tool.level == level and _has_lists(tool)]
             plan = _plan(level, name, at, leaves_out=True)
-        made: _Made | None = None if plan is None else partial(run, plan)
+        caller: _Caller | None = None if plan is None else partial(run, plan)
         if plan is not None and level == "api" and len(plan.tools) == 1:
-            made = plan.tools[0].direct(plan) or made
-        (_api if level == "api" else _aten)[func] = made
-    return made
+            caller = plan.tools[0].direct(plan) or caller
+        (_api if level == "api" else _aten)[func] = caller
+    return caller
 
 
 def _plan(
     level: Level, name: str, at: list[Tool], native: bool = False, leaves_out: bool = False
 ) -> Plan | None:
-    """The plan of an operator; `leaves_out`: no tool works on it, whatever the lists say."""
+    """The plan of an operator; `leaves_out`: no tool works on it, whatever its lists."""
     wanted = tuple([tool for tool in at if tool.wants(name)]) if not leaves_out else ()
     skips: tuple[Tool, ...] = ()
     if terminal.verbose():
-        skips = tuple([tool for tool in at if tool.tells_skips and tool not in wanted])
+        skips = tuple([tool for tool in at if tool.announces_skips and tool not in wanted])
     if not wanted and not skips:
         return None
     plan = Plan(level, name, wanted, native)
@@ -158,7 +153,7 @@ def _plan(
 
 
 def _has_lists(tool: Tool) -> bool:
-    """Whether the user has named operators to work on or to leave out."""
+    """Whether the user has set a list of operators."""
     options = tool.started.options
     ops, disable = (setting.default() for setting in settings.op_lists(tool.key))
     return (options.ops, options.disable) != (ops, disable)
@@ -168,7 +163,7 @@ def _by_mode(tool: Tool) -> bool:
     return tool.level != "aten" or not _native or not tool.only_looks
 
 
-# What torch's observers ask and tell about kernels; see native_library.py.
+# Callbacks of the native observer of kernels, see native_library.py.
 
 
 def _decide_kernel(name: str) -> Any:
@@ -200,12 +195,12 @@ def _before_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _is_traced() -> bool:
-    """Whether a program is being traced here: its tensors have no values, nothing is computed."""
+    """Whether this thread traces a program with fake tensors, which have no values."""
     return _mode_of(_FAKE) is not None
 
 
-def _after_kernel(seen: tuple[Call, list[tuple[Tool, Any]]], results: list[Any]) -> None:
-    call, states = seen
+def _after_kernel(begun: tuple[Call, list[tuple[Tool, Any]]], results: list[Any]) -> None:
+    call, states = begun
     result = results[0] if len(results) == 1 else tuple(results)
     for tool, state in reversed(states):
         after(tool, call, state, result if results else None)
@@ -213,7 +208,7 @@ def _after_kernel(seen: tuple[Call, list[tuple[Tool, Any]]], results: list[Any])
 
 @contextmanager
 def seen() -> Iterator[None]:
-    """Inside a tool's own work, calls that the tools do see."""
+    """Let the tools see the calls inside the block, which is part of a tool's own work."""
     previous, local.busy = local.busy, False
     try:
         yield
@@ -225,17 +220,17 @@ def seen() -> Iterator[None]:
 
 
 def start(tool: Tool) -> None:
-    """Adds a tool, as the outermost."""
+    """Add a tool, as the outermost."""
     global _forked
     with _lock:
-        if _forked:  # the child's own
+        if _forked:  # the first tool of the child
             _forked = local.busy = False
         _tools.append(tool)
         _changed()
 
 
 def stop(tool: Tool) -> None:
-    """Takes a tool away, wherever it is."""
+    """Remove a tool, wherever it is."""
     with _lock:
         if tool in _tools:
             _tools.remove(tool)
@@ -243,14 +238,8 @@ def stop(tool: Tool) -> None:
 
 
 def active() -> list[Tool]:
-    """The tools that are started, in that order."""
+    """The started tools, in the order of their starts."""
     return list(_tools)
-
-
-def changed() -> None:
-    """Decisions are made anew: a list has changed."""
-    with _lock:
-        _undecide()
 
 
 def _undecide() -> None:
@@ -259,16 +248,14 @@ def _undecide() -> None:
 
 
 def _changed() -> None:
-    changed()
-    # a tool with an empty list looks at nothing, so nothing is intercepted for it
+    _undecide()
+    # nothing is intercepted for a tool whose list is empty
     levels = {tool.level for tool in _tools if tool.started.options.ops}
     _watch_kernels()
     torch_patches.install(bool(_tools), _before_backward, _after_backward, _in_thread)
     step_counter.count(bool(_tools), _progress)
     around = _module_call if "module" in levels else None
     module_stack.follow(around, any(_wants_modules()))
-    host = any("cpu" in tool.started.options.devices for tool in _tools)
-    optimizer_patches.unasked(_function_mode, "api" in levels, host)
     _set_modes(levels)
 
 
@@ -289,22 +276,22 @@ def _wants_modules() -> Iterator[bool]:
 
 
 def _set_modes(levels: set[Level]) -> None:
-    """This thread's modes, as the active tools need them."""
+    """Set the modes of the current thread that the active tools need."""
     torch_patches.set_function_mode(_function_mode, "api" in levels)
     by_mode = any(tool.level == "aten" and _by_mode(tool) for tool in _tools)
     torch_patches.set_dispatch_mode(_dispatch_mode, by_mode)
 
 
 def _in_thread() -> None:
-    """In a thread that was started while tools are active."""
+    """Set the modes of a thread that starts while tools are active."""
     with _lock:
         _set_modes({tool.level for tool in _tools})
 
 
 def _before_backward() -> bool | None:
-    """A mode is put aside while it handles a call, and `backward()` is one: back with it.
+    """Push the function mode, which torch has removed while it handles `backward()` as a call.
 
-    Whether it was; None in a tool's own.
+    Whether the mode was pushed; None in a tool's own backward pass.
     """
     if local.busy:
         return None
@@ -323,7 +310,7 @@ def _finish_gradients() -> None:
     local.busy = True
     try:
         gradients.finish()
-    except Exception as error:  # a tool must not kill the program that it watches
+    except Exception as error:  # a tool must not end the program
         tool_errors.add("op_tools", "backward", error)
     finally:
         local.busy = False
@@ -332,12 +319,12 @@ def _finish_gradients() -> None:
 def _progress(step: int) -> None:
     try:
         terminal.progress(step, active())
-    except Exception as error:  # a tool must not kill the program that it watches
+    except Exception as error:  # a tool must not end the program
         tool_errors.add("op_tools", "progress", error)
 
 
 def _module_call(module: torch.nn.Module, path: str, plain: Callable[..., Any]) -> Any:
-    """What stands around a module's call at the module level; see `modules.follow`."""
+    """The function that makes a module's call through the tools, see `module_stack.follow`."""
     kind = type(module)
     name = f"{kind.__module__}.{kind.__qualname__}"
     with _lock:
@@ -353,39 +340,37 @@ def _module_call(module: torch.nn.Module, path: str, plain: Callable[..., Any]) 
     )
 
 
-def _wait_for_threads(most: float) -> None:
-    """Autograd's threads had this one's modes, and let go of them a moment after `backward()`, for
-    which they need the interpreter. Without it, as it ends, they would end the whole process.
+def _wait_for_threads(seconds: float) -> None:
+    """Wait until autograd's threads have released the modes that they inherited.
+
+    A thread needs the interpreter for that, and would abort the process after the interpreter's
+    end.
     """
-    until = time.monotonic() + most
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         if _holders() <= _ALONE:
             return
         time.sleep(0.001)
 
 
-def _forget() -> None:
-    """In a forked child (a DataLoader's worker) the parent's tools are not at work."""
-    global _tools, _lock, _forked
-    _lock = threading.RLock()  # another thread may have had it
-    if _tools:
-        _forked = local.busy = True  # whatever mode the parent had passes everything on
-    _tools = []
-    _undecide()
-
-
 class _Modes:
-    """They are older than every thread of ours, so this is the last to be ended."""
+    """The modes at the end of the process. Registered first, so it is closed last."""
 
     def close(self) -> None:
-        # a thread that the program does not end, or the error that it ends by, may keep them
-        kept = any(thread.daemon for thread in threading.enumerate())
-        if not _forked:  # who has no such threads
-            _wait_for_threads(1.0 if kept or hasattr(sys, "last_value") else 10.0)
+        # a daemon thread, or the traceback of the program's error, may hold the modes for good
+        held = any(thread.daemon for thread in threading.enumerate())
+        if not _forked:  # a child has no threads of autograd
+            _wait_for_threads(1.0 if held or hasattr(sys, "last_value") else 10.0)
 
-    def forget(self) -> None:
-        _forget()
-        lifecycle.begun(self, beneath=True)
+    def after_fork(self) -> None:
+        """Stop the parent's tools in a child, for example a worker of a DataLoader."""
+        global _tools, _lock, _forked
+        _lock = threading.RLock()  # another thread of the parent may hold the lock
+        if _tools:
+            _forked = local.busy = True  # the inherited modes pass every call on
+        _tools = []
+        _undecide()
+        lifecycle.register(self, last=True)
 
 
-lifecycle.begun(_Modes(), beneath=True)
+lifecycle.register(_Modes(), last=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which calls a tool sees: lists of names with the classic meaning, and a selection beside them."""
+"""The calls that a tool works on: lists of operators, and a selection by step, module, line, …"""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Names:
         self._meanings = [spelling.read(entry) for entry in self.entries]
 
     def __contains__(self, name: str) -> bool:
-        found = [meaning.entry for meaning in self._meanings if meaning.matches(name)]
-        self.matched.update(found)
-        return bool(found)
+        entries = [meaning.entry for meaning in self._meanings if meaning.matches(name)]
+        self.matched.update(entries)
+        return bool(entries)
 
     @property
     def unmatched(self) -> list[str]:
@@ -40,7 +40,7 @@ class Names:
 
 @dataclass(frozen=True)
 class Steps:
-    """Steps and ranges of steps, "3,10-20,100-"; empty means all of them."""
+    """Steps and ranges of steps, "3,10-20,100-"; empty: all steps."""
 
     ranges: tuple[tuple[int, float], ...] = ()
 
@@ -62,14 +62,14 @@ class Steps:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which of the calls that the lists let through are worked on; the default is all of them."""
+    """A selection among the calls of the listed operators; the default selects all calls."""
 
     steps: Steps = Steps()
     ranks: Sequence[int] = ()  # empty: every rank
     modules: Sequence[str] = ()  # patterns of module paths, as in "blocks.*.attn"
     sites: Sequence[str] = ()  # patterns of "file.py:line"
-    first: int = 0  # of each signature, so many; 0: no limit
-    every: int = 1  # of each operator, every k-th
+    first: int = 0  # the first calls of each signature; 0: no limit
+    every: int = 1  # every k-th call of each operator
 
     @property
     def is_all(self) -> bool:
@@ -77,7 +77,7 @@ class Selection:
 
 
 class Selector:
-    """A selection with its counts; one for each start of a tool. Safe from any thread."""
+    """A selection with its counts, for one start of a tool. Thread-safe."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
@@ -123,5 +123,7 @@ def _at(call: Call, sites: Sequence[str]) -> bool:
 
 
 def signature(call: Call) -> Hashable:
-    """What two calls that do the same work have in common: shapes, types and plain values."""
+    """A key for a call: equal for calls of one operator with equal shapes, types
+    and plain values.
+    """
     return call.name, values_signature(call.args), values_signature(call.kwargs)

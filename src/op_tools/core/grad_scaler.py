@@ -19,14 +19,14 @@ from op_tools.core import tool_errors
 Skipped = Callable[[Optimizer], None]
 
 KEY = "op_tools.core.grad_scaler"  # in the metadata of the autograd node that scaled a loss
-NEAR = 16  # nodes of the graph between a scaled loss and the root of a backward pass, at most
+DISTANCE = 16  # nodes between a scaled loss and the root of a backward pass, at most
 
 
 class _Local(threading.local):
-    """What a thread is doing."""
+    """The state of a thread."""
 
-    inside = False  # `GradScaler.step`, which a subclass may call of its parent
-    stepped = 0  # the identity of the last optimizer that made a step
+    inside = False  # of `GradScaler.step`; a subclass may call the method of its parent
+    stepped = 0  # id of the last optimizer that made a step
 
 
 _local = _Local()
@@ -36,9 +36,9 @@ _lock = threading.Lock()
 
 
 def watch(skipped: Skipped) -> Callable[[], None]:
-    """Call `skipped` after each `GradScaler.step` that left out the optimizer's step, until undone.
+    """Call `skipped` after each `GradScaler.step` that left out the optimizer's step.
 
-    A backward pass of a loss that was scaled meanwhile can be asked for it: see `unscaled`.
+    Scaled losses are registered for `unscaled`. The result ends both.
     """
     with _lock:
         _listeners.append(skipped)
@@ -58,19 +58,16 @@ def watch(skipped: Skipped) -> Callable[[], None]:
 
 def unscaled(root: Tensor) -> Tensor | None:
     """The loss that was scaled to the root of a backward pass; None: no GradScaler scaled it."""
-    waiting: deque[Any] = deque([root.grad_fn])
-    for _ in range(NEAR):
-        node = waiting.popleft() if waiting else None
+    queue: deque[Any] = deque([root.grad_fn])
+    for _ in range(DISTANCE):
+        node = queue.popleft() if queue else None
         if node is None:
             return None
-        found = node.metadata.get(KEY)
-        if found is not None:
-            loss: Tensor = found[0]
-            if node is root.grad_fn:
-                return loss.detach()
-            factor: Tensor = found[1](root.device)
-            return root.detach() / factor
-        waiting.extend(above for above, _ in node.next_functions if above is not None)
+        if KEY in node.metadata:
+            loss, scale = node.metadata[KEY]
+            unscaled: Tensor = loss if node is root.grad_fn else root / scale(root.device)
+            return unscaled.detach()
+        queue.extend(above for above, _ in node.next_functions if above is not None)
     return None
 
 

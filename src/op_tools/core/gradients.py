@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradients of one call: of its results and of its *arguments*, read from the graph as it is.
+"""The gradients of one call, of its results and its arguments, read from the unchanged graph.
 
-Nothing is put into the graph: the nodes that the call made are found between its results and its
-arguments, and hooks on them hear what flows in and out. So the program computes what it computes
-without us, bit by bit, and a composite operator's gradients are those of its arguments.
+No node is added: the nodes of a call lie between its results and its arguments, and hooks on them
+observe the gradients. So the program computes the same values bit by bit, and the gradients of a
+composite operator are those of its arguments.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from torch.autograd.graph import Node
 from op_tools.core.call import Call, tensor_list
 
 PART = "the backward pass went through a part of it"
-Taken = Any  # what `take` made of a gradient: a copy on the host, statistics, …
+Taken = Any  # the result of `take` for a gradient: a copy on the host, statistics, …
 Edges = list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """Of each result and each argument, in the order of `tensors()`; None where none came."""
+    """The gradients of results and arguments, in the order of `tensors()`; None: no gradient."""
 
     outputs: list[Taken | None]
     inputs: list[Taken | None]
@@ -36,7 +36,9 @@ class Gradients:
 
 @dataclass(slots=True, eq=False)
 class Arguments:
-    """Where the arguments hung in the graph before the call: it may write them in place."""
+    """The edges of the graph that end at the arguments, from before the call, which
+    may write them.
+    """
 
     count: int
     leaves: dict[int, int]  # id of a leaf tensor -> its place among the arguments
@@ -44,13 +46,14 @@ class Arguments:
 
     @property
     def wanted(self) -> bool:
+        """Whether an argument gets a gradient."""
         return bool(self.leaves or self.edges)
 
 
 def arguments(call: Call) -> Arguments:
-    """To be taken before the call. A tensor that is given twice counts at its first place.
+    """Find the edges before the call. A tensor that occurs twice counts at its first place.
 
-    Of a kernel there are none: the kernels of its gradient are calls of their own.
+    A kernel has none: the kernels of its gradient are calls of their own.
     """
     if call.level == "aten":
         return Arguments(0, {}, {})
@@ -68,84 +71,84 @@ def arguments(call: Call) -> Arguments:
 
 @dataclass
 class Part:
-    """The nodes that one call made: where its results leave them, where its arguments enter."""
+    """The nodes of one call, with the edges of its results and its arguments."""
 
     nodes: list[Node]
     outputs: dict[Node, Edges]  # node -> (place of the result, its output_nr)
     inputs: dict[Node, Edges]  # node -> (place in next_functions, argument)
 
 
-def part(sequence: int, given: Arguments, result: list[Tensor]) -> Part | None:
-    """The part of the graph that a call made, when autograd's count was this; None when it made
-    none.
+def part(sequence: int, arguments: Arguments, result: list[Tensor]) -> Part | None:
+    """Find the nodes of a call; None when it has none. `sequence`: autograd's count before the
+    call.
     """
-    found = Part([], {}, {})
+    region = Part([], {}, {})
     stack: list[Node] = []
     for place, tensor in enumerate(result):
         node = tensor.grad_fn
-        if node is None or (node, tensor.output_nr) in given.edges:
-            continue  # an argument that was passed through has no backward of this call
-        found.outputs.setdefault(node, []).append((place, tensor.output_nr))
+        if node is None or (node, tensor.output_nr) in arguments.edges:
+            continue  # an argument that is returned has no node of this call
+        region.outputs.setdefault(node, []).append((place, tensor.output_nr))
         stack.append(node)
     seen: set[Node] = set()
     while stack:
         node = stack.pop()
         if node in seen or node._sequence_nr() < sequence:
-            continue  # older than the call: reached through something that is no argument
+            continue  # older than the call, and not reached through an argument
         seen.add(node)
-        found.nodes.append(node)
+        region.nodes.append(node)
         for place, (following, number) in enumerate(node.next_functions):
             if following is None:
                 continue
-            argument = _argument(given, following, number)
+            argument = _argument(arguments, following, number)
             if argument is not None:
-                found.inputs.setdefault(node, []).append((place, argument))
+                region.inputs.setdefault(node, []).append((place, argument))
             elif following.next_functions:
                 stack.append(following)
-    return found if found.nodes else None
+    return region if region.nodes else None
 
 
-def _argument(given: Arguments, node: Node, number: int) -> int | None:
+def _argument(arguments: Arguments, node: Node, number: int) -> int | None:
     leaf = getattr(node, "variable", None)  # of AccumulateGrad alone
-    return given.edges.get((node, number)) if leaf is None else given.leaves.get(id(leaf))
+    return arguments.edges.get((node, number)) if leaf is None else arguments.leaves.get(id(leaf))
 
 
 @dataclass
-class Group:
-    """One call's gradients while they come in. Holds no tensor of the graph: no cycle, no leak."""
+class _Group:
+    """The gradients of one call during a backward pass. Holds no tensor of the graph: no cycle."""
 
     done: Callable[[Gradients], None]
     gradients: Gradients
-    waiting: int
+    pending: int  # nodes
     sums: dict[int, Tensor] = field(default_factory=dict)
 
 
-_groups: dict[int, Group] = {}
+_groups: dict[int, _Group] = {}
 _lock = threading.Lock()
 
 
 def watch(
     call: Call,
-    given: Arguments,
+    arguments: Arguments,
     result: Any,
     take: Callable[[Tensor], Taken],
     done: Callable[[Gradients], None],
     guard: Callable[..., Callable[..., None]] = lambda function: function,
 ) -> bool:
-    """Calls `done` once, when the backward pass has been through the call; False: it never will.
+    """Call `done` once, when the backward pass has run through the call; False: the call has no
+    nodes.
 
-    `take` is applied at once to what flows: a gradient may be changed in place later. `guard` wraps
-    what runs inside the backward pass, which must not raise into it.
+    `take` gets each gradient at once, which may be changed in place later. `guard` wraps the hooks,
+    which must not raise into the backward pass.
     """
     results = tensor_list(result)
-    made = part(call.sequence, given, results)
-    if made is None:
+    region = part(call.sequence, arguments, results)
+    if region is None:
         return False
-    count = len(results)
-    blank = Gradients([None] * count, [None] * given.count, True)
-    group = Group(done, blank, len(made.nodes))
-    for node in made.nodes:
-        hooks = _Hooks(group, made.outputs.get(node, []), made.inputs.get(node, []), take)
+    blank = Gradients([None] * len(results), [None] * arguments.count, True)
+    group = _Group(done, blank, len(region.nodes))
+    for node in region.nodes:
+        hooks = _Hooks(group, region.outputs.get(node, []), region.inputs.get(node, []), take)
         if hooks.leaving:
             node.register_prehook(guard(hooks.before))
         node.register_hook(guard(hooks.after))
@@ -154,9 +157,9 @@ def watch(
 
 @dataclass(slots=True, eq=False)
 class _Hooks:
-    """Hears what flows into a node and out of it."""
+    """The hooks of one node."""
 
-    group: Group
+    group: _Group
     leaving: Edges
     entering: Edges
     take: Callable[[Tensor], Taken]
@@ -175,17 +178,16 @@ class _Hooks:
                 before = sums.get(argument)
                 sums[argument] = gradient.detach() if before is None else before + gradient.detach()
                 self.group.gradients.inputs[argument] = self.take(sums[argument])
-        count_down(self.group)
+        _count_down(self.group)
 
 
-def count_down(group: Group) -> None:
-    """One of its nodes is through."""
+def _count_down(group: _Group) -> None:
     with _lock:
-        group.waiting -= 1
-        over = group.waiting == 0
+        group.pending -= 1
+        over = group.pending == 0
         if over:
             _groups.pop(id(group), None)
-        elif group.waiting > 0:
+        elif group.pending > 0:
             _groups[id(group)] = group
     if over:
         group.sums.clear()
@@ -193,23 +195,23 @@ def count_down(group: Group) -> None:
 
 
 def finish() -> None:
-    """At the end of a backward pass: the calls that it went through in part are told so."""
-    left: list[Group] = []
-    if _groups:
-        with _lock:
-            left = list(_groups.values())
-            _groups.clear()
-    for group in left:
-        group.waiting = -1
+    """Call `done` for the calls with nodes that the backward pass, now over, did not run."""
+    if not _groups:
+        return
+    with _lock:
+        partial = list(_groups.values())
+        _groups.clear()
+    for group in partial:
+        group.pending = -1
         group.sums.clear()
         group.done(Gradients(group.gradients.outputs, group.gradients.inputs, False))
 
 
 def own_graph() -> AbstractContextManager[None]:
-    """Graphs made inside the block keep their tensors themselves.
+    """Switch off the program's hooks on saved tensors (a checkpoint's, which counts them).
 
-    The program's own saved-tensor hooks (a checkpoint's, which counts saved tensors) do not run.
+    Graphs made inside the block save the tensors themselves.
     """
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
-        return nullcontext()  # hot path: there are none
+        return nullcontext()  # hot path: no hooks
     return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda kept: kept)

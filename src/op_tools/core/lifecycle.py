@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two ends that nobody asks for: that of Python, and that of a forked child.
+"""The end of the process and forks: what is open is closed, and a child leaves it alone.
 
-A thread that asks for the interpreter when it is gone ends the whole process, so each of ours ends
-before. A child has none of them, may have their locks, and its parent's files are not its own.
+A thread that needs the interpreter after its end aborts the process, so the threads of the tools
+end before. A forked child has none of these threads, may inherit locked locks, and must not write
+the files of its parent.
 """
 
 from __future__ import annotations
@@ -13,47 +14,48 @@ from contextlib import ExitStack
 from typing import Protocol
 
 
-class Ending(Protocol):
-    """What is not over by itself."""
+class Open(Protocol):
+    """An object that has to be closed before the process ends."""
 
     def close(self) -> None:
-        """Python is about to go."""
+        """Close it: the interpreter is about to end."""
 
-    def forget(self) -> None:
-        """This is a forked child: waits for nobody, writes nothing, and is over."""
-
-
-_open: list[Ending] = []
-_beneath: list[Ending] = []  # what those work with
+    def after_fork(self) -> None:
+        """Stop in a forked child, without waiting and without writing."""
 
 
-def begun(one: Ending, beneath: bool = False) -> None:
-    """From now on it is to be ended, before what has begun earlier; beneath: and after all that is
-    not, for a thread may go on until its tool tells it the end.
+_open: list[Open] = []
+_last: list[Open] = []  # closed after those of `_open`, which use them
+
+
+def register(each: Open, last: bool = False) -> None:
+    """Close an object at the end of the process, before those that were registered earlier.
+
+    `last`: after all objects without `last`: a thread works until its tool stops it.
     """
-    (_beneath if beneath else _open).append(one)
+    (_last if last else _open).append(each)
 
 
-def over(one: Ending) -> None:
-    """It has ended by itself."""
-    for all_ in (_open, _beneath):
-        if one in all_:
-            all_.remove(one)
+def unregister(each: Open) -> None:
+    """Leave out an object that is closed."""
+    for group in (_open, _last):
+        if each in group:
+            group.remove(each)
 
 
 def _close() -> None:
-    with ExitStack() as each:  # from the last one on, whatever one of them meets
-        for one in (*_beneath, *_open):
-            each.callback(one.close)
+    with ExitStack() as stack:  # closes all of them, also after an error
+        for each in (*_last, *_open):
+            stack.callback(each.close)
 
 
-def _forget() -> None:
-    left = [*_beneath, *_open]
+def _after_fork() -> None:
+    inherited = [*_last, *_open]
     _open.clear()
-    _beneath.clear()
-    for one in left:
-        one.forget()
+    _last.clear()
+    for each in inherited:
+        each.after_fork()
 
 
 atexit.register(_close)
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which module a call is made in, and calls of modules as if they were operators."""
+"""The path of the current module, and module calls as calls of operators."""
 
 from __future__ import annotations
 
@@ -20,40 +20,44 @@ from op_tools.core.call import Site
 Around = Callable[[nn.Module, str, Callable[..., Any]], Any]
 Answer = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 
-LIMIT = 50_000  # forward calls remembered for their backward
+LIMIT = 50_000  # forward calls that are kept for their backward pass
 _around: Around | None = None
-_plain: Callable[..., Any] = nn.Module.__call__  # torch's, or of who has replaced it
-_followed = _plain  # with its path kept, while a tool wants that
-_ours: Callable[..., Any] | None = None  # what stands in its place
+_plain: Callable[..., Any] = nn.Module.__call__  # of torch, or of code that has replaced it
+_followed = _plain  # keeps the path, while a tool needs it
+_ours: Callable[..., Any] | None = None  # the replacement that is installed
 _paths: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 _forward: OrderedDict[int, tuple[str, Site | None]] = OrderedDict()
 
 
 class _Local(threading.local):
     def __init__(self) -> None:
-        self.stack: list[tuple[nn.Module, str]] = []  # with their paths
+        self.stack: list[tuple[nn.Module, str]] = []  # modules and their paths
         self.answer: Answer | None = None
-        self.count = 0  # of nodes that autograd had made at the last call
+        self.count = 0  # autograd's count of nodes at the last call
 
 
 local = _Local()
 
 
 def path() -> str:
-    """Where in the model this thread is: "blocks.0.attention"; "" outside of any."""
+    """The path of the module that this thread is in: "blocks.0.attention"; ""
+    outside of modules.
+    """
     stack = local.stack
     return stack[-1][1] if stack else ""
 
 
 def path_of(module: nn.Module) -> str:
-    """Where in the model a module is; its class's name when it stands alone."""
-    return _named(module)
+    """The path of a module in its model; the name of its class for a root."""
+    if module not in _paths:
+        _name(module, path())
+    return _paths.get(module, "")
 
 
 def follow(around: Around | None, paths: bool) -> None:
-    """Keeps track of modules, and puts `around` about each module's call; None, False: neither.
+    """Follow the paths of modules, and call `around` for each module call; None, False: neither.
 
-    By `nn.Module.__call__` itself: with hooks for all modules, torch takes its slow way.
+    Replaces `nn.Module.__call__`: global hooks would put torch on its slow path.
     """
     global _around, _plain, _followed, _ours
     changed = (around is None) != (_around is None) or (_ours is None) == bool(paths or around)
@@ -62,7 +66,7 @@ def follow(around: Around | None, paths: bool) -> None:
         return
     if nn.Module.__call__ is _ours:
         nn.Module.__call__ = _plain  # type: ignore[method-assign]
-    # new functions: someone may have put his own around those of the last time, for good
+    # new functions: other code may hold the previous ones
     _plain, _ours = nn.Module.__call__, None
     _followed = _following(_plain) if paths or around else _plain
     if paths or around:
@@ -73,19 +77,19 @@ def follow(around: Around | None, paths: bool) -> None:
 
 
 def _following(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """A module's call with its path on the stack. Hot path."""
-    # by a reference: `_paths.get` is a function of Python's
+    """`nn.Module.__call__` with the module's path on the stack. Hot path."""
+    # `_paths.data` has weak references as keys; `_paths.get` is slower
     find = _paths.data.get  # type: ignore[attr-defined]
 
     def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if is_dynamo_compiling():  # a graph is being made: there is nothing to follow in it
+        if is_dynamo_compiling():  # a graph is being traced
             return plain(self, *args, **kwargs)
         stack = local.stack
-        known = find(ref(self))
-        if known is None:
-            known = _new_name(self, stack)
+        path = find(ref(self))
+        if path is None:
+            path = _new_path(self, stack)
         depth = len(stack)
-        stack.append((self, known))
+        stack.append((self, path))
         try:
             return plain(self, *args, **kwargs)
         finally:
@@ -94,8 +98,8 @@ def _following(plain: Callable[..., Any]) -> Callable[..., Any]:
     return __call__
 
 
-def _new_name(module: nn.Module, stack: list[tuple[nn.Module, str]]) -> str:
-    if stack:  # it may have come in after its root was named
+def _new_path(module: nn.Module, stack: list[tuple[nn.Module, str]]) -> str:
+    if stack:  # the module may have been added after its root was named
         _name(stack[0][0], "")
     _name(module, stack[-1][1] if stack else "")
     return _paths.get(module, "")
@@ -109,23 +113,24 @@ def _name(root: nn.Module, prefix: str) -> None:
             _paths[module] = full or type(module).__name__
 
 
-# From a forward call to its backward, by autograd's number of the node.
+# From a forward call to its backward pass, by autograd's sequence number of the node.
 
 
 def remember(sequence: int, module: str, site: Site | None) -> None:
-    """The forward call that makes the node of this number."""
+    """Store the module and the line of the forward call whose node has a sequence number."""
     _forward[sequence] = module, site
     if len(_forward) > LIMIT:
         _forward.popitem(last=False)
 
 
 def remember_made(sequence: int, module: str, site: Site | None) -> None:
-    """The same where autograd, whose count this is by now, has made the node, if there is one: a
-    call without leaves the count as it was, and what comes next is as near.
+    """Store the module and the line of a call whose node, if it has one, is made already.
+
+    `sequence` is autograd's count after the node: the node has the number before it.
     """
-    made = sequence != local.count
+    has_node = sequence != local.count
     local.count = sequence
-    remember(sequence - made, module, site)
+    remember(sequence - has_node, module, site)
 
 
 def forward_of(node: Any) -> tuple[str, Site | None]:
@@ -133,9 +138,9 @@ def forward_of(node: Any) -> tuple[str, Site | None]:
     if node is None:
         return "", None
     number = node._sequence_nr()
-    # a function makes several nodes: the nearest call at or before this one
-    near = (_forward.get(sequence) for sequence in range(number, number - 8, -1))
-    return next(filter(None, near), ("", None))
+    # a function makes several nodes: take the last call at or before the number
+    calls = (_forward.get(sequence) for sequence in range(number, number - 8, -1))
+    return next(filter(None, calls), ("", None))
 
 
 # The module level.
@@ -143,7 +148,7 @@ def forward_of(node: Any) -> tuple[str, Site | None]:
 
 @contextmanager
 def standing_in(answer: Answer) -> Iterator[None]:
-    """Inside the block, modules that are called do not run: `answer` gives their results.
+    """Let `answer` return the results of modules that are called inside the block.
 
     Only while a tool works at the module level.
     """
@@ -155,7 +160,7 @@ def standing_in(answer: Answer) -> Iterator[None]:
 
 
 def plain_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """A module's call that no tool sees, nor anybody stands in for."""
+    """Call a module unseen by the tools, and not replaced by `standing_in`."""
     return _followed(module, *args, **kwargs)
 
 
@@ -164,24 +169,18 @@ def _surrounded(followed: Callable[..., Any]) -> Callable[..., Any]:
         if local.answer is not None:
             return local.answer(self, args, kwargs)
         around = _around
-        found = NotImplemented if around is None else around(self, _named(self), followed)
-        if found is NotImplemented:
+        caller = NotImplemented if around is None else around(self, path_of(self), followed)
+        if caller is NotImplemented:
             return followed(self, *args, **kwargs)
         own = dict(self.named_parameters()), dict(self.named_buffers())
-        return found((*own, *args), kwargs)
+        return caller((*own, *args), kwargs)
 
     return __call__
 
 
-def _named(module: nn.Module) -> str:
-    if module not in _paths:
-        _name(module, path())
-    return _paths.get(module, "")
-
-
-def _stand_in(module: nn.Module, values: dict[str, torch.Tensor]) -> nn.Module:
-    """The module with other parameters and buffers, for good: a checkpoint inside it runs again
-    in the backward pass, when the call is long over.
+def _copy_with(module: nn.Module, values: dict[str, torch.Tensor]) -> nn.Module:
+    """A copy of a module with other parameters and buffers. They stay in the copy, because a
+    checkpoint inside the module reruns it in the backward pass.
     """
     own = [*module.named_parameters(), *module.named_buffers()]
     memo: dict[int, Any] = {id(value): values[name] for name, value in own}
@@ -189,7 +188,7 @@ def _stand_in(module: nn.Module, values: dict[str, torch.Tensor]) -> nn.Module:
 
 
 def function_of(module: nn.Module, plain: Callable[..., Any]) -> Callable[..., Any]:
-    """A module's call as a function of its parameters and buffers too."""
+    """The call of a module as a function of its parameters, buffers and arguments."""
 
     def call(
         parameters: dict[str, torch.Tensor], buffers: dict[str, torch.Tensor], *args: Any, **kw: Any
@@ -197,13 +196,13 @@ def function_of(module: nn.Module, plain: Callable[..., Any]) -> Callable[..., A
         same = all(parameters[name] is value for name, value in module.named_parameters())
         if same and all(buffers[name] is value for name, value in module.named_buffers()):
             return plain(module, *args, **kw)
-        return _stand_in(module, {**parameters, **buffers})(*args, **kw)
+        return _copy_with(module, {**parameters, **buffers})(*args, **kw)
 
     call.module = module  # type: ignore[attr-defined]
     return call
 
 
 def module_of(func: Callable[..., Any]) -> nn.Module:
-    """The module that a call at the module level is of."""
+    """The module of a function of `function_of`."""
     module: nn.Module = func.module  # type: ignore[attr-defined]
     return module

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The native part of op_tools: built at first use, with the frontends that hand calls to a sink.
 
-A sink is what a tool is natively. Calls come to it from torch's RecordFunction observers (level
-aten), which see every kernel in every thread and put nothing in its way, or from an ApiFunction in
-the place of one of torch's functions. Tools observe in Python where there is no native part.
+A sink is the native part of a tool. It receives calls from torch's RecordFunction observers (level
+aten), which see every kernel of every thread, or from an ApiFunction that replaces a function of
+torch. Without the native part the tools observe in Python.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ def helper() -> ModuleType | None:
             str(error).splitlines()[0],
         )
         return None
-    if isinstance(dispatch.ids, itertools.count):  # calls and steps are counted natively from now
+    if isinstance(dispatch.ids, itertools.count):  # from now on calls are counted natively
         dispatch.ids = module.Ids(next(dispatch.ids))
-    step_counter.keep(module.set_step)
+    step_counter.copy_to(module.set_step)
     return module
 
 
 def loaded() -> ModuleType | None:
-    """The native part if it is in use already; nothing is built."""
+    """The native part if it is loaded already; it is not built."""
     return helper() if "op_tools._C" in sys.modules else None
 
 
 @dataclass(frozen=True)
 class NativeSink:
-    """What a tool is natively: `sink` takes calls, `headers` makes the header of each."""
+    """The native part of a tool: `sink` receives calls, `headers` makes the header of each."""
 
     sink: Any
     headers: Any
     owner: object  # kept alive while gradients of the calls may come
 
     def function(self, plan: dispatch.Plan) -> Any:
-        """Makes the calls of one of torch's functions and hands them to the sink."""
+        """A function that makes the calls of a function of torch and passes them to the sink."""
         module = helper()
-        assert module is not None  # it made the sink
+        assert module is not None  # there is a sink
         word = op_names.last(plan.name)
         in_place = op_names.sounds_in_place(word)
         return module.ApiFunction(
@@ -71,7 +71,7 @@ class NativeSink:
             self.headers,
             plan.name,
             op_names.may_write(plan.name),
-            not (in_place and word.startswith("_foreach_")),  # its version counters tell of writes
+            not (in_place and word.startswith("_foreach_")),  # else version counters show writes
             partial(dispatch.run, plan),
         )
 
@@ -81,11 +81,11 @@ def call_headers(
     site: Callable[[CodeType, int], str],
     quote: Callable[[str], str],
 ) -> Any:
-    """Makes the headers of calls on the devices that `works_on` accepts, with the texts that `site`
-    makes of a line and `quote` of a module's path.
+    """Make the headers of calls on the devices that `works_on` accepts. `site` formats a line of
+    the program, `quote` the path of a module.
     """
     module = helper()
-    assert module is not None  # by the caller
+    assert module is not None  # checked by the caller
     return module.CallHeaders(
         module_stack.local,
         dispatch.local,
@@ -103,8 +103,8 @@ def watch(
     before: Callable[..., Any],
     after: Callable[..., None],
 ) -> bool:
-    """Starts or stops observing kernels; returns whether the native part does it. `host`: kernels
-    of the CPU are observed too.
+    """Start or stop the observation of kernels; returns whether the native part does it. `host`:
+    kernels of the CPU, too.
     """
     global _watching
     if not on and not _watching:

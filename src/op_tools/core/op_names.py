@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator is called, what a name means, and which functions are no operators."""
+"""Names of operators: from a function to its name and back, and families of operators by name."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.overrides import get_overridable_functions, resolve_name
 
-# Functions that torch offers to a mode although they compute nothing: they ask a tensor, or
-# change how autograd sees it. No tool ever sees them.
+# Functions that reach a mode of torch although they compute nothing: they query a tensor, or change
+# how autograd treats it. No tool sees them.
 QUERIES = frozenset(
     f"torch.Tensor.{name}"
     for name in """
@@ -58,11 +58,11 @@ VIEWS = frozenset(
     """.split()
 )
 
-_CUTS = (int, slice, type(None), type(...))  # indices that cut, and copy nothing
+_CUTS = (int, slice, type(None), type(...))  # indices that copy nothing
 
 
 def is_view(name: str, args: tuple[Any, ...]) -> bool:
-    """Whether a call returns a view, where strides allow that."""
+    """Whether a call returns a view, if the strides allow one."""
     word = last(name)
     if word != "__getitem__" or len(args) < 2:
         return word in VIEWS
@@ -70,7 +70,7 @@ def is_view(name: str, args: tuple[Any, ...]) -> bool:
     return all(type(part) in _CUTS for part in index)
 
 
-# Of these, those that are views whatever the strides: nothing is done on the device.
+# Operators that return a view of any strides: nothing runs on the device.
 NEVER_COPY = frozenset(
     """
     chunk detach diagonal expand expand_as movedim narrow permute select split squeeze swapaxes
@@ -78,14 +78,14 @@ NEVER_COPY = frozenset(
     """.split()
 )
 
-# They move a tensor from one device or type to another, by the caller's wish.
+# Operators that copy a tensor to a device or a type that the caller names.
 TRANSFERS = frozenset("to cpu cuda npu mlu xpu dipu ipu hpu mtia to_padded_tensor numpy".split())
 TRANSFERS |= frozenset("pin_memory copy_to_host __cuda_array_interface__ from_numpy".split())
 
 # Methods that copy a tensor to the device that they are named after.
 UPLOADS = frozenset("cuda npu mlu xpu dipu ipu hpu mtia".split())
 
-# They work on the device that an argument names, also where their tensors are on the host.
+# Operators on the device that an argument names, even if their tensors are on the host.
 PLACING = UPLOADS | frozenset(
     """
     to _to_copy as_tensor asarray new_tensor new_zeros new_ones new_full new_empty
@@ -93,7 +93,7 @@ PLACING = UPLOADS | frozenset(
     """.split()
 )
 
-# What they return is drawn, or left as the memory was: there is no value to compare with.
+# Operators that return random numbers or uninitialised memory: there is no value to compare with.
 RANDOM = frozenset(
     """
     rand rand_like randn randn_like randint randint_like randperm bernoulli bernoulli_ poisson
@@ -113,7 +113,7 @@ UNINITIALISED = frozenset(
     """.split()
 )
 
-# They write running statistics of which autograd counts no write.
+# Operators that write running statistics, which autograd's version counters do not count.
 UNCOUNTED = frozenset(
     """
     batch_norm instance_norm native_batch_norm cudnn_batch_norm miopen_batch_norm
@@ -124,7 +124,7 @@ UNCOUNTED = frozenset(
 # Names that a user may write for what torch calls torch.functional.split …
 SHORT = tuple(f"torch.{name}" for name in torch.functional.__all__)
 
-# Equal to each other as Python compares them, so that torch takes the one for the other.
+# Functions that are equal for Python, so that torch returns the name of the other one.
 EQUAL = {
     "torch.spmm": "torch.mm",
     "torch.dsmm": "torch.mm",
@@ -138,7 +138,7 @@ def name_of(func: Callable[..., Any]) -> str:
     """The full name of a function as torch resolves it; "" when it has none."""
     try:
         name = resolve_name(func)
-    except TypeError:  # torch looks up the parts of a name that some functions do not have
+    except TypeError:  # the function has no `__name__`
         name = None
     if name is None:
         name = _declared(func)
@@ -152,19 +152,19 @@ def _declared(func: Any) -> str:
     if owner is not None and issubclass(torch.Tensor, owner):
         return f"torch.Tensor.{own}"
     module = getattr(func, "__module__", None) or ""
-    if not module and hasattr(torch._VF, own):  # torch's own, of which it tells no module
+    if not module and hasattr(torch._VF, own):  # a function of torch without a module
         module = "torch._VF"
     return f"{module}.{own}" if own else ""
 
 
 def is_operator(name: str) -> bool:
-    """Whether a name is an operator's, and not a question about a tensor."""
+    """Whether a name is that of an operator, and not of a query of a tensor."""
     return bool(name) and name not in QUERIES and not name.endswith(("__get__", "__set__"))
 
 
 @cache
 def last(name: str) -> str:
-    """The operator's own word: "add" of torch.Tensor.add and of aten.add.Tensor."""
+    """The word of an operator: "add" of torch.Tensor.add and of aten.add.Tensor."""
     parts = name.split(".")
     return parts[1] if parts[0] == "aten" and len(parts) > 1 else parts[-1]
 
@@ -180,20 +180,20 @@ def sounds_in_place(name: str) -> bool:
 
 @cache
 def may_write(name: str) -> bool:
-    """Whether a function may write its arguments, by its name; any may that is not torch's own."""
+    """Whether a function may write its arguments, by its name; unknown functions may."""
     ours = name.startswith("torch.") and not name.startswith(("torch.ops.", "torch.distributed."))
     return not ours or last(name) in UNCOUNTED or sounds_in_place(name)
 
 
 def is_random(name: str) -> bool:
-    """Whether a call of this name draws random numbers, or returns what the memory held."""
+    """Whether an operator returns random numbers or uninitialised memory."""
     return last(name) in RANDOM or last(name) in UNINITIALISED
 
 
 @cache
 def canonical(name: str) -> str:
-    """What torch calls the function that a user wrote another name of: torch.conv2d is
-    torch.nn.functional.conv2d; the name itself where it is none of torch's.
+    """The name that torch resolves: torch.conv2d is torch.nn.functional.conv2d. A name of another
+    package is returned unchanged.
     """
     try:
         return name_of(resolve(name)) if name.startswith("torch.") else name
@@ -202,28 +202,34 @@ def canonical(name: str) -> str:
 
 
 def resolve(name: str) -> Callable[..., Any]:
-    """The function that a name stands for; LookupError says what of it is not there."""
+    """The function of a name; LookupError names the part that does not exist."""
+    owner, word = owner_of(name)
+    function: Callable[..., Any] = _attribute(owner, word, name)
+    if not callable(function):
+        raise LookupError(f"{name!r} is no function{suggestion(name)}")
+    return function
+
+
+def owner_of(name: str) -> tuple[Any, str]:
+    """The module or class whose attribute a function is, and the attribute; LookupError: none."""
     parts = name.split(".")
     if parts[0] == "aten":
         parts = ["torch", "ops", *parts]
     for length in range(len(parts) - 1, 0, -1):
         try:
-            found: Any = importlib.import_module(".".join(parts[:length]))
+            owner: Any = importlib.import_module(".".join(parts[:length]))
         except ImportError:
             continue
-        return _attributes(found, name, parts[length:])
+        for part in parts[length:-1]:
+            owner = _attribute(owner, part, name)
+        return owner, parts[-1]
     raise LookupError(f"no module {parts[0]!r} to find {name!r} in{suggestion(name)}")
 
 
-def _attributes(found: Any, name: str, rest: list[str]) -> Callable[..., Any]:
-    for part in rest:
-        if not hasattr(found, part):
-            raise LookupError(f"{name!r}: {found!r:.60} has no {part!r}{suggestion(name)}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise LookupError(f"{name!r} is no function{suggestion(name)}")
-    function: Callable[..., Any] = found
-    return function
+def _attribute(owner: Any, part: str, name: str) -> Any:
+    if not hasattr(owner, part):
+        raise LookupError(f"{name!r}: {owner!r:.60} has no {part!r}{suggestion(name)}")
+    return getattr(owner, part)
 
 
 @cache
@@ -236,41 +242,38 @@ def known() -> tuple[str, ...]:
 @cache
 def by_word() -> dict[str, list[str]]:
     """The full names of functions and of kernels ("aten.mm") by their own word."""
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for name in (*known(), *SHORT):
-        found.setdefault(last(name), []).append(name)
-    # private: torch lists its kernels nowhere else; used for look-up and suggestions only
-    for name in torch._C._dispatch_get_all_op_names():
-        if name.startswith("aten::"):
-            word = name[6:].partition(".")[0]
-            kernels = found.setdefault(word, [])
-            if f"aten.{word}" not in kernels:
-                kernels.append(f"aten.{word}")
-    return found
+        names.setdefault(last(name), []).append(name)
+    # private: torch has no other list of kernels; used for look-up and suggestions only
+    kernels = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
+    for word in dict.fromkeys(name[6:].partition(".")[0] for name in kernels):
+        names.setdefault(word, []).append(f"aten.{word}")
+    return names
 
 
 def suggestions(name: str) -> list[str]:
-    """The names that a misspelt one may have meant, the nearest first; at most 3."""
+    """The names of operators that are similar to a misspelt one, the nearest first; at most 3."""
     parts = name.replace("::", ".").removeprefix("torch.ops.").split(".")
     kernel = parts[0] == "aten" or name.startswith("diopi")
-    word = parts[1] if parts[0] == "aten" and len(parts) > 1 else parts[-1]
+    word = last(".".join(parts))
     if name.startswith("diopi"):
         word = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name[len("diopi") :]).lower()
     words = difflib.get_close_matches(word, by_word(), n=3, cutoff=0.7)
-    if not words:  # mm.oot: the word of a kernel stands before its overload
+    if not words:  # mm.oot: the word of a kernel is before its overload
         word, kernel = parts[0], True
         words = difflib.get_close_matches(word, by_word(), n=3, cutoff=0.7)
-    found = [full for near in words for full in by_word()[near]]
+    names = [full for near in words for full in by_word()[near]]
 
     def distance(full: str) -> tuple[bool, float, float]:
         of_word = difflib.SequenceMatcher(None, word, last(full)).ratio()
         of_name = difflib.SequenceMatcher(None, name, full).ratio()
         return full.startswith("aten.") != kernel, -of_word, -of_name
 
-    return sorted(dict.fromkeys(found), key=distance)[:3]
+    return sorted(dict.fromkeys(names), key=distance)[:3]
 
 
 def suggestion(name: str) -> str:
-    """ "; did you mean …?" or nothing."""
+    """The end of an error message: "; did you mean …?" or nothing."""
     near = suggestions(name)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from deeplink import settings
-from deeplink.errors import SettingError
+from deeplink.errors import SettingError, nearest
 from deeplink.settings import file
 from deeplink.settings.file import File
 from deeplink.settings.groups import KEYS, ONLY_IN_FILE
@@ -17,22 +17,10 @@ from op_tools.core import spelling
 from op_tools.core.call import Level
 from op_tools.core.filters import Selection, Steps
 
-# The section of each tool in the settings file.
-SECTIONS = {
-    "CAPTURE": "capture",
-    "AUTOCOMPARE": "autocompare",
-    "TIME_MEASURE": "time_measure",
-    "FALLBACK": "fallback",
-    "DTYPE_CAST": "dtype_cast",
-    "OBSERVE": "observe",
-    "OVERFLOW_CHECK": "overflow_check",
-    "GUARD": "guard",
-}
-
 
 @dataclass(frozen=True)
 class Options:
-    """What a tool was asked to do; `more` holds what only that tool knows."""
+    """The options of a started tool; `more` holds those that only this tool has."""
 
     ops: tuple[str, ...] = (".*",)
     disable: tuple[str, ...] = ()
@@ -53,80 +41,102 @@ def options_for(
     config: str | None = None,
     more: dict[str, Any] | None = None,
 ) -> Options:
-    """The options in force for a tool now; SettingError for one that is not allowed.
+    """The current options of a tool; SettingError for an option that is not allowed.
 
     `config` names a file that is read instead of the settings file.
     """
-    given = _Given(SECTIONS[key], file.read(Path(config)) if config else None)
-    own, disabled = settings.op_lists(key)
-    chosen = _first(_words(ops), own.get(source=given.source))
-    left_out = _first(_words(disable), disabled.get(source=given.source))
-    asked = _first(level, given.value(settings.OP_TOOLS_LEVEL), "")
-    if asked not in ("module", "function"):  # their names are not torch's
-        spelling.check(own.name, chosen)
+    source = _Source(key.lower(), file.read(Path(config)) if config else None)
+    listed, disabled = settings.op_lists(key)
+    wanted = _first(_words(ops), listed.get(source=source.file))
+    left_out = _first(_words(disable), disabled.get(source=source.file))
+    chosen = _first(level, source.value(settings.OP_TOOLS_LEVEL), "")
+    if chosen not in ("module", "function"):  # the names of these levels are not those of torch
+        spelling.check(listed.name, wanted)
         spelling.check(disabled.name, left_out)
-        if asked == "aten":
-            chosen = spelling.kernels(own.name, chosen)
+        if chosen == "aten":
+            wanted = spelling.kernels(listed.name, wanted)
     return Options(
-        ops=chosen,
+        ops=wanted,
         disable=left_out,
-        level=asked or spelling.level_of(key, chosen),
-        devices=_first(_words(devices), given.value(settings.OP_TOOLS_DEVICES), ()),
-        select=select if select is not None else _selection(given, key),
-        more={**given.own_options(), **(more or {})},
+        level=chosen or spelling.level_of(key, wanted),
+        devices=_first(_words(devices), source.value(settings.OP_TOOLS_DEVICES), ()),
+        select=select if select is not None else _selection(source, key),
+        more={**source.own_options(), **(more or {})},
     )
 
 
-@dataclass(frozen=True)
-class _Given:
-    """What the environment and a file give for a tool; `source` None: the settings file."""
+def own_options(
+    tool: str, more: Mapping[str, Any], known: Mapping[str, settings.Setting[Any]]
+) -> dict[str, Any]:
+    """The values of the options that only one tool has: an argument, else the option's setting.
 
-    section: str
-    source: File | None
+    SettingError for an unknown option, and for a value that is not allowed.
+    """
+    for name in more:
+        if name not in known:
+            raise SettingError(f"{tool} has no option {name!r}.", nearest(name, known))
+    values = {}
+    for name, setting in known.items():
+        value = more.get(name)
+        try:
+            values[name] = setting.get() if value is None else setting.parse(str(value))
+        except ValueError as error:
+            raise SettingError(
+                f"{tool}({name}={value!r}): {error}.", f"allowed: {setting.allowed}."
+            ) from None
+    return values
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The values of the environment and of a file for a tool; `file` None: the settings file."""
+
+    section: str  # of the tool in the settings file
+    file: File | None
 
     def value(self, setting: settings.Setting[Any]) -> Any:
-        """The value that is given; None where none is."""
-        if not setting.is_set(self.section, self.source):
+        """The value of a setting; None where it is not set."""
+        if not setting.is_set(self.section, self.file):
             return None
-        return setting.get(self.section, self.source)
+        return setting.get(self.section, self.file)
 
     def own_options(self) -> dict[str, Any]:
-        """Options of this tool alone, by their keys: those without a setting, and those of the
-        file that is read instead of the settings file.
+        """The options that only this tool has, by their keys: those without a setting, and those of
+        the file of `config`.
         """
         start = f"{self.section}."
-        values = (self.source or file.current()).values
-        found = {
+        values = (self.file or file.current()).values
+        options = {
             key.removeprefix(start): values[key]
             for key in ONLY_IN_FILE
             if key.startswith(start) and key in values
         }
-        if self.source is None:  # a setting of the tool is read where it is used
-            return found
+        if self.file is None:  # a setting of the tool is read where it is used
+            return options
         for name, key in KEYS.items():
             word = key.removeprefix(start)
             if key not in values or word == key or word in ("ops", "disable", "first"):
                 continue
             if word.startswith("tolerance."):
                 raise SettingError(
-                    f"{self.source.path}: {key} is not read from the file of config=.",
+                    f"{self.file.path}: {key} is not read from the file of config=.",
                     "put it into deeplink.toml, or into the file of DEEPLINK_CONFIG.",
                 )
-            found[word] = getattr(settings, name).get(source=self.source)
-        return found
+            options[word] = getattr(settings, name).get(source=self.file)
+        return options
 
 
-def _selection(given: _Given, key: str) -> Selection:
-    first = given.value(settings.OP_TOOLS_FIRST)
+def _selection(source: _Source, key: str) -> Selection:
+    first = source.value(settings.OP_TOOLS_FIRST)
     if key == "CAPTURE" and settings.OP_TOOLS_FIRST.origin() != "environment":
-        first = _first(given.value(settings.OP_CAPTURE_FIRST), first, 0)
+        first = _first(source.value(settings.OP_CAPTURE_FIRST), first, 0)
     return Selection(
-        steps=Steps.parse(_first(given.value(settings.OP_TOOLS_STEPS), "")),
-        ranks=_first(given.value(settings.OP_TOOLS_RANKS), ()),
-        modules=_first(given.value(settings.OP_TOOLS_MODULES), ()),
-        sites=_first(given.value(settings.OP_TOOLS_SITES), ()),
+        steps=Steps.parse(_first(source.value(settings.OP_TOOLS_STEPS), "")),
+        ranks=_first(source.value(settings.OP_TOOLS_RANKS), ()),
+        modules=_first(source.value(settings.OP_TOOLS_MODULES), ()),
+        sites=_first(source.value(settings.OP_TOOLS_SITES), ()),
         first=_first(first, 0),
-        every=_first(given.value(settings.OP_TOOLS_EVERY), 1),
+        every=_first(source.value(settings.OP_TOOLS_EVERY), 1),
     )
 
 
@@ -134,9 +144,7 @@ def _first(*values: Any) -> Any:
     return next(value for value in values if value is not None)
 
 
-def _words(given: Sequence[str] | str | None) -> tuple[str, ...] | None:
-    if given is None:
+def _words(value: Sequence[str] | str | None) -> tuple[str, ...] | None:
+    if value is None:
         return None
-    if isinstance(given, str):
-        given = settings.split_list(given)
-    return tuple(given)
+    return tuple(settings.split_list(value) if isinstance(value, str) else value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the tools write: the root, a name that no other process has, and what may be written."""
+"""Where the tools write: folders, names that are unique to a process, and the disk budget."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _lock = threading.Lock()
 
 
 def folder(kind: str) -> Path:
-    """A folder under OP_TOOLS_RESULTS, made when it is not there; SettingError when it cannot be.
+    """Make the folder `kind` (op_capture_results, …) under OP_TOOLS_RESULTS, and return its path.
 
-    `kind` is its name: op_capture_results, op_statistics_result, …
+    SettingError when the folder cannot be written.
     """
     root = settings.OP_TOOLS_RESULTS.get()
     path = root / kind
@@ -38,7 +38,7 @@ def folder(kind: str) -> Path:
     except OSError as error:
         raise SettingError(
             f"{path} cannot be written: {error.strerror or error}.",
-            "set OP_TOOLS_RESULTS to a folder that you may write and that has room.",
+            "set OP_TOOLS_RESULTS to a folder that you may write, on a disk with free space.",
         ) from None
     return path
 
@@ -50,15 +50,14 @@ def _describe(root: Path) -> None:
         if key in _described:
             return
         _described.add(key)
-    stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
     about = {"kind": "run", "pid": os.getpid(), "command": sys.argv, "begin": time.time()}
     about |= identity.current().as_dict()
-    path = root / f"run_pid{os.getpid()}_{stamp}{rank()}.json"
+    path = root / f"run_pid{os.getpid()}_{stamp()}{rank()}.json"
     path.write_text(json.dumps(about, indent=1), encoding="utf-8")
 
 
 def devices(place: Path, files: Iterable[Path] = ()) -> list[str]:
-    """Name the devices that a run was made on: of the processes that wrote these files of it.
+    """Name the devices that the processes of a run used, those that wrote `files`.
 
     `place` is a folder of results, or a file in one; without files every process counts.
     """
@@ -71,7 +70,7 @@ def devices(place: Path, files: Iterable[Path] = ()) -> list[str]:
             try:
                 about = json.loads(file.read_text(encoding="utf-8"))
             except (OSError, ValueError):
-                continue  # cut off: its process was killed while it wrote
+                continue  # truncated: the process was killed while it wrote
             made = identity.read(about)
             if made is not None and (not written or str(about.get("pid")) in written):
                 found[str(made)] = None
@@ -79,10 +78,10 @@ def devices(place: Path, files: Iterable[Path] = ()) -> list[str]:
 
 
 def owner(path: Path) -> str:
-    """The name of this process under a folder: its pid, as in the classic tools.
+    """The name of this process in a folder: its pid, as in the classic tools.
 
-    A pid may be another process's too: of another host or container on the same file system, or
-    of an earlier run. Who comes second gets the host's name behind it, and then a number.
+    On a shared file system another process may have the pid: then the name of the host is appended,
+    and then a number.
     """
     key = path.resolve(), os.getpid()
     with _lock:
@@ -92,32 +91,40 @@ def owner(path: Path) -> str:
 
 
 def rank() -> str:
-    """What a file's name says of the rank, "-rank0of8"; nothing where there is one process."""
+    """The rank in the name of a file, "-rank0of8"; empty for a run of one process."""
     world = settings.world()
     return f"-rank{settings.rank()}of{world}" if world > 1 else ""
 
 
+def stamp() -> str:
+    """The local time as it stands in the names of files."""
+    return time.strftime("%Y-%m-%d-%H-%M-%S")
+
+
+def create(path: Path) -> Path:
+    """Create an empty file that did not exist: `path`, else `path` with a number in its name."""
+    number, free = 1, path
+    while True:
+        try:
+            free.touch(0o644, exist_ok=False)
+            return free
+        except FileExistsError:
+            number += 1
+            free = path.with_name(f"{path.stem}-{number}{path.suffix}")
+
+
 def _claim(claims: Path, pid: str) -> str:
     claims.mkdir(parents=True, exist_ok=True)
-    host = "".join(c if c.isalnum() or c in "-_" else "_" for c in socket.gethostname())
-    number = 1
-    name = pid
-    while not _create(claims / name):
-        name = f"{pid}-{host}" if number == 1 else f"{pid}-{host}-{number}"
-        number += 1
-    return name
-
-
-def _create(path: Path) -> bool:
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        (claims / pid).touch(0o644, exist_ok=False)
+        return pid
     except FileExistsError:
-        return False
-    return True
+        host = "".join(c if c.isalnum() or c in "-_" else "_" for c in socket.gethostname())
+        return create(claims / f"{pid}-{host}").name
 
 
 def free_space() -> int:
-    """Bytes that are free where the results go."""
+    """Free bytes of the disk that holds the results."""
     place = settings.OP_TOOLS_RESULTS.get().absolute()
     while not place.exists():
         place = place.parent
@@ -125,18 +132,19 @@ def free_space() -> int:
 
 
 class Budget:
-    """Bytes that this process has written, against OP_TOOLS_DISK_BUDGET; 0: no limit."""
+    """Bytes that this process has written, against OP_TOOLS_DISK_BUDGET."""
 
     def __init__(self) -> None:
         self.spent = 0
         self._lock = threading.Lock()
 
-    def allows(self, size: int, share: float = 1.0) -> bool:
-        """Whether so many bytes more stay within a share of the budget."""
+    def allows(self, size: int) -> bool:
+        """Whether `size` bytes more stay within the budget; a budget of 0 is no limit."""
         limit = settings.OP_TOOLS_DISK_BUDGET.get()
-        return limit <= 0 or self.spent + size <= limit * share
+        return limit <= 0 or self.spent + size <= limit
 
     def spend(self, size: int) -> None:
+        """Count `size` bytes."""
         with self._lock:
             self.spent += size
 

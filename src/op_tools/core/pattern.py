@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the wrong calls of an operator have in common and its correct calls do not have.
+"""The property that separates the wrong calls of an operator from the correct ones.
 
-A call is described by facts about its arguments: types, memory layout, sizes, options. The facts
-come from the call's signature alone; no value of a tensor is read.
+A call is described by facts about its arguments: types, memory layout, sizes, options. No value of
+a tensor is read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Description:
-    """What is known of a call: its facts, and numbers whose limits may separate calls."""
+    """The facts of a call, and its sizes, whose limits may separate calls."""
 
     facts: frozenset[Fact]
     sizes: tuple[tuple[str, int], ...] = ()  # (what is counted, how many)
@@ -63,7 +63,7 @@ def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str
 
 def _leaf(label: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, (list, tuple)):
-        for at, item in enumerate(value[:4]):  # of a long list the first tell enough
+        for at, item in enumerate(value[:4]):  # the first items describe a long list
             yield from _leaf(f"{label}[{at}]", item)
     else:
         yield label, value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The form of every verdict that a tool shows: problem, where, evidence, workaround, next step."""
+"""The format of a tool's verdict: problem, where, evidence, workaround, next step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH = len("Workaround: ")
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong, and what to do about it. Empty fields are not shown."""
+    """A problem and its workaround. Empty fields are not shown."""
 
     what: str
     where: str = ""
@@ -57,10 +57,10 @@ def run_command(option: str) -> str:
 
 def _program() -> str:
     """The program and its arguments, as a user types them."""
-    given = [each for each in sys.argv if each]
-    if not given or Path(given[0]).suffix != ".py":
-        return "train.py"  # started by another way than a script: an example
-    script = Path(given[0])
+    arguments = [each for each in sys.argv if each]
+    if not arguments or Path(arguments[0]).suffix != ".py":
+        return "train.py"  # not started as a script: an example
+    script = Path(arguments[0])
     with contextlib.suppress(ValueError):  # outside of the working directory
         script = script.resolve().relative_to(Path.cwd())
-    return shlex.join([str(script), *given[1:]])
+    return shlex.join([str(script), *arguments[1:]])

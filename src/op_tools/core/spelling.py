@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which operators a user's words mean, in every spelling that names one, and at which level.
+"""Operators in the spelling of a user: the names that an entry of a list means, and the level.
 
 torch.nn.functional.linear   linear           api level
 aten.mm.default   aten::mm                    aten level
@@ -28,7 +28,7 @@ PLAIN = re.compile(r"[A-Za-z_][\w.:]*")  # a name; anything else is a regular ex
 
 @dataclass(frozen=True)
 class Meaning:
-    """What one entry of a list means; `problem` says why it means nothing."""
+    """The meaning of an entry of a list; `problem` is the reason why it has none."""
 
     entry: str
     names: tuple[str, ...]  # full names; "aten.mm" means every overload
@@ -75,7 +75,7 @@ def read(entry: str) -> Meaning:
 
 def level_of(key: str, entries: Sequence[str]) -> Level:
     """Choose the level that entries name: "aten" for kernels, else "api"."""
-    levels = {found.level: found.entry for found in map(read, entries)}
+    levels = {meaning.level: meaning.entry for meaning in map(read, entries)}
     if "aten" in levels and "api" in levels:
         raise SettingError(
             f"OP_{key}_LIST={','.join(entries)}: {levels['api']!r} is a function and "
@@ -86,44 +86,44 @@ def level_of(key: str, entries: Sequence[str]) -> Level:
 
 
 def kernels(where: str, entries: Iterable[str]) -> tuple[str, ...]:
-    """The entries for a tool at the level aten: a word alone is its kernel there.
+    """The entries for a tool at the level aten, where a word alone means its kernel.
 
-    Raise a SettingError for a function, which no call of that level is.
+    SettingError for a function, which is no call of that level.
     """
-    found = []
+    names = []
     for entry in entries:
         if read(entry).level != "api":
-            found.append(entry)
+            names.append(entry)
         elif PLAIN.fullmatch(entry) and "." not in entry and _runs_itself(entry):
-            found.append(f"aten.{entry}")
+            names.append(f"aten.{entry}")
         else:
             raise SettingError(
                 f"{where}: {entry!r} is a function, and the level aten sees kernels only.",
                 "name kernels (aten.addmm), or leave out --level: it follows from the names.",
             )
-    return tuple(found)
+    return tuple(names)
 
 
 def kernels_of(entries: Iterable[str]) -> list[str]:
     """The kernel of each entry that names functions: aten.mm of "mm" and of "torch.mm"."""
     words = [
-        op_names.last(found.names[0])
-        for found in map(read, entries)
-        if found.level == "api" and found.names
+        op_names.last(meaning.names[0])
+        for meaning in map(read, entries)
+        if meaning.level == "api" and meaning.names
     ]
     return [f"aten.{word}" for word in dict.fromkeys(words) if _runs_itself(word)]
 
 
 def explained(entries: Iterable[str]) -> list[str]:
-    """A line for each word alone: which operators it means."""
+    """A line for each word alone: the operators that it means."""
     lines = []
     for entry in entries:
-        found = read(entry)
-        if "." in entry or not found.names or entry in found.names:
+        meaning = read(entry)
+        if "." in entry or not meaning.names or entry in meaning.names:
             continue
-        kernel = found.level == "api" and _runs_itself(entry)
+        kernel = meaning.level == "api" and _runs_itself(entry)
         also = f"; for its kernel inside other operators too, write aten.{entry}" if kernel else ""
-        lines.append(f"{entry} means {', '.join(found.names)}{also}")
+        lines.append(f"{entry} means {', '.join(meaning.names)}{also}")
     return lines
 
 
@@ -147,8 +147,8 @@ def _regular(entry: str) -> Meaning:
 
 @cache
 def _matchable() -> tuple[str, ...]:
-    """The names of all functions of torch, also of those that a mode sees but torch does not list:
-    torch._foreach_add_, torch._fused_adamw_.
+    """The names of all functions of torch, and of functions that reach a mode but are not listed by
+    torch: torch._foreach_add_, torch._fused_adamw_.
     """
     native = [f"torch.{word}" for word in dir(torch._C._VariableFunctions)]
     methods = [f"torch.Tensor.{word}" for word in dir(torch.Tensor)]
@@ -156,7 +156,7 @@ def _matchable() -> tuple[str, ...]:
 
 
 def _is_closed(entry: str) -> bool:
-    """Whether a pattern is one of torch's own functions, all of which are known in advance."""
+    """Whether a pattern can match functions of torch only, which are all known in advance."""
     literal = re.match(r"[\w.]*(?![*+?{])", entry)
     text = literal[0] if literal is not None else ""
     space, _, word = text.rpartition(".")
@@ -165,7 +165,7 @@ def _is_closed(entry: str) -> bool:
 
 
 def _bare(entry: str) -> Meaning:
-    """A word alone: the functions that have it, else the kernels of that name."""
+    """The meaning of a word alone: the functions with this word, else the kernel."""
     functions = tuple(
         name for name in op_names.by_word().get(entry, ()) if not name.startswith("aten.")
     )
@@ -184,10 +184,10 @@ def _published(entry: str) -> Meaning:
     name = "_".join(words).lower()
     plain = re.sub(r"[123]d(?=_|$)", "", name)  # convolution2d
     forms = (name, f"_{name}", f"native_{name}", plain, f"_{name}_data", f"_fused_{name}_")
-    found = next((form for form in forms if _is_kernel(f"aten.{form}")), None)
-    if found is None:
+    kernel = next((form for form in forms if _is_kernel(f"aten.{form}")), None)
+    if kernel is None:
         return Meaning(entry, (entry,), None, None, _no(entry))
-    return Meaning(entry, (f"aten.{found}",), "aten")
+    return Meaning(entry, (f"aten.{kernel}",), "aten")
 
 
 def _kernel(entry: str, word: str) -> Meaning:
@@ -200,13 +200,15 @@ def _no(entry: str) -> str:
 
 def _is_kernel(word: str) -> bool:
     """Whether torch has "aten.mm" or "aten.mm.out"."""
-    _, packet, *overload = word.split(".")
-    found = getattr(torch.ops.aten, packet, None)
-    return found is not None and len(overload) < 2 and set(overload) <= set(found.overloads())
+    _, name, *overload = word.split(".")
+    packet = getattr(torch.ops.aten, name, None)
+    return packet is not None and len(overload) < 2 and set(overload) <= set(packet.overloads())
 
 
 def _runs_itself(word: str) -> bool:
-    """Whether a device runs aten.WORD, and not the kernels that it is composed of (linear)."""
+    """Whether a device has a kernel for aten.WORD, which is not composed of others
+    (as linear is).
+    """
     packet = getattr(torch.ops.aten, word, None)
     if packet is None:
         return False

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training step, counted from 0: one for each step of the program's first optimizer, also for
-one that a GradScaler skips.
+"""The training step, counted from 0 by the program's first optimizer.
+
+A step that a GradScaler skips counts, too.
 """
 
 from __future__ import annotations
@@ -17,31 +18,31 @@ from op_tools.core import grad_scaler
 _step = 0
 _first: weakref.ref[Optimizer] | None = None
 _undo: list[Callable[[], None]] = []
-_listeners: list[Any] = []
-_keepers: list[Callable[[int], None]] = []
+_listeners: list[Callable[[int], None]] = []  # called after each step
+_copies: list[Callable[[int], None]] = []  # set a copy of the step
 
 
 def current() -> int:
-    """The step that is going on."""
+    """The current step."""
     return _step
 
 
-def keep(keeper: Callable[[int], None]) -> None:
-    """Tells `keeper` the step, and each that comes: the native part has no other way to know."""
-    if keeper not in _keepers:
-        _keepers.append(keeper)
-    keeper(_step)
+def copy_to(set_step: Callable[[int], None]) -> None:
+    """Call `set_step` with the current step, and with each later one, for the native part."""
+    if set_step not in _copies:
+        _copies.append(set_step)
+    set_step(_step)
 
 
 def _set(number: int) -> None:
     global _step
     _step = number
-    for keeper in _keepers:
-        keeper(number)
+    for set_step in _copies:
+        set_step(number)
 
 
 def step() -> None:
-    """For a program without an optimizer of torch's: the step is over."""
+    """End a step, in a program without an optimizer of torch."""
     _set(_step + 1)
     for listener in list(_listeners):
         listener(_step)
@@ -55,8 +56,8 @@ def reset() -> None:
 
 
 def count(on: bool, listener: Callable[[int], None]) -> None:
-    """Count the optimizers' steps and call `listener` after each, or stop to; steps are counted as
-    long as there is a listener.
+    """Start or stop calling `listener` after each step. Optimizers' steps are counted as long as
+    there is a listener.
     """
     if on and listener not in _listeners:
         _listeners.append(listener)
@@ -71,7 +72,7 @@ def count(on: bool, listener: Callable[[int], None]) -> None:
 
 
 def _after_step(optimizer: Optimizer, args: Any = None, kwargs: Any = None) -> None:
-    """Of several optimizers (a GAN has two) only the first one counts."""
+    """Count a step of the first optimizer; a program may have several, as a GAN has."""
     global _first
     first = _first() if _first is not None else None
     if first is None:

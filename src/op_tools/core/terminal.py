@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that the tools show. Quiet by default; OP_TOOLS_VERBOSE shows the classic tables."""
+"""The output of the tools on the terminal; OP_TOOLS_VERBOSE adds the classic tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from deeplink import settings
 from deeplink.table import Output, console, table
-from op_tools.core import live_line, spelling, tool_errors
+from op_tools.core import spelling, tool_errors
 from op_tools.core.call import Call
 
 if TYPE_CHECKING:
@@ -37,30 +37,30 @@ _lock = threading.Lock()
 
 
 def verbose() -> bool:
-    """Whether a table is wanted for each call."""
+    """Whether each call is shown in a table."""
     return settings.OP_TOOLS_VERBOSE.get()
 
 
 def say(text: str = "") -> None:
-    """A line of the tools' own; whole lines, also from several threads."""
+    """Print a line; lines of several threads do not mix."""
     with _lock:
         Output().write(text + "\n")
 
 
 def announce(tool: Tool, name: str, applied: bool) -> None:
-    """`apply OpCaptureHook on torch.add`, for each call."""
+    """Print `apply OpCaptureHook on torch.add` for a call, if calls are shown."""
     if verbose():
         say(f"{'apply' if applied else 'skip'} {tool.hook} on {name}")
 
 
 def resolved(tool: Tool, options: Options) -> None:
-    """Show which operators the words of a list mean, where a word alone was given."""
+    """Print the operators that single words in a list mean."""
     for line in spelling.explained(options.ops):
         console(stderr=True).print(f"{type(tool).__name__}: {line}", soft_wrap=True)
 
 
 def saved(path: object) -> None:
-    """`… saved`, when every call is shown."""
+    """Print `… saved`, if calls are shown."""
     if verbose():
         say(f"{path} saved")
 
@@ -69,7 +69,7 @@ def saved(path: object) -> None:
 
 
 def grid(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table in plain characters, with the text of each cell in the middle."""
+    """Format a table in plain characters, with centred cells."""
     texts = [[str(cell) for cell in row] for row in rows]
     widths = [max([len(name), *(len(row[i]) for row in texts)]) for i, name in enumerate(columns)]
     rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
@@ -82,7 +82,7 @@ def grid(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def show_file(path: Path, columns: int | None = None) -> None:
-    """The classic table at the end: the first columns of a CSV file that was written."""
+    """Print the classic table at the end: the first columns of a CSV file."""
     if not path.exists():
         return
     with path.open(newline="", encoding="utf-8") as file:
@@ -109,7 +109,7 @@ def tensor_rows(label: str, value: Any) -> list[tuple[object, ...]]:
 def argument_rows(
     label: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[tuple[object, ...]]:
-    """Rows of a call's arguments; those that are given by name, under it."""
+    """The rows of a call's arguments; keyword arguments are shown by name."""
     rows = tensor_rows(label, args)
     for key, value in kwargs.items():
         rows += tensor_rows(f"{label} {key}", value)
@@ -135,18 +135,18 @@ def _row(name: str, value: Any) -> tuple[object, ...]:
 
 
 def call_table(rows: Iterable[Sequence[object]], columns: Sequence[str] = CALL_COLUMNS) -> str:
-    """The table of a call's arguments and results, whose cells are in the order of TENSOR_COLUMNS;
-    without values, without the column of values.
+    """Format the table of a call. The cells of `rows` are in the order of TENSOR_COLUMNS; an empty
+    column of values is left out.
     """
-    made = [dict(zip(TENSOR_COLUMNS, row, strict=True)) for row in rows]
-    if all(row["value"] == "" for row in made):
+    cells = [dict(zip(TENSOR_COLUMNS, row, strict=True)) for row in rows]
+    if all(row["value"] == "" for row in cells):
         columns = columns[:-1]
-    return grid(columns, [[row[column] for column in columns] for row in made])
+    return grid(columns, [[row[column] for column in columns] for row in cells])
 
 
 def show_call(header: str, call: Call | str, rows: Iterable[Sequence[object]], *more: str) -> None:
-    """One call, as the classic tools show it: a header, the line of the program that made the call
-    (or its text), the tables; three empty lines before and after.
+    """Print a call as the classic tools do: a header, the line of the program that made the call
+    (or `call` itself, a text), and the tables, between three empty lines.
     """
     where = call if isinstance(call, str) else call.where
     first = [header] if header else []
@@ -155,20 +155,18 @@ def show_call(header: str, call: Call | str, rows: Iterable[Sequence[object]], *
 
 
 def _stack() -> list[str]:
-    """What led to the call, when OP_TOOLS_PRINT_STACK asks for it."""
+    """The stack of the call, with OP_TOOLS_PRINT_STACK."""
     if not settings.OP_TOOLS_PRINT_STACK.get():
         return []
     return [line.rstrip() for line in traceback.format_stack()[:-3]]
 
 
-# While it goes on: one line of a terminal, written over.
-
-PERIOD = 1.0  # seconds between two of them at least
+PERIOD = 10.0  # seconds between two lines of progress, at least
 _last = 0.0
 
 
 def progress(step: int, tools: Sequence[Tool]) -> None:
-    """After a step, what the tools have seen so far; only where there is a terminal to see it."""
+    """Print what the tools have seen so far, to a terminal only."""
     global _last
     now = time.monotonic()
     if now - _last < PERIOD:
@@ -177,18 +175,17 @@ def progress(step: int, tools: Sequence[Tool]) -> None:
     if verbose() or not tools or not Output(stderr=True).isatty():
         return
     parts = [f"{type(tool).__name__} {tool.started.applied} calls{tool.so_far()}" for tool in tools]
-    live_line.show(f"[op_tools] step {step}: " + ", ".join(parts))
+    Output(stderr=True).write(f"[op_tools] step {step}: {', '.join(parts)}\n")
 
 
 # The summary at the end.
 
-ERRORS = 5  # kinds of a tool's errors that are shown
+ERRORS = 5  # kinds of errors in a tool that are shown
 
 
 def summary(tool: Tool, started: Started, lines: Iterable[str] = ()) -> None:
-    """What a tool did; why, when it did nothing; what went wrong inside it."""
+    """Print the results of a tool, or why it saw no call, and the errors inside it."""
     name = type(tool).__name__
-    live_line.end()
     out = console()
     for line in lines:
         out.print(line, soft_wrap=True)
@@ -213,7 +210,7 @@ def summary(tool: Tool, started: Started, lines: Iterable[str] = ()) -> None:
 
 
 def why_nothing(tool: Tool, started: Started) -> str:
-    """The likeliest reason that a tool worked on no call."""
+    """The most likely reason why a tool worked on no call."""
     options = started.options
     if not options.ops:
         return f"OP_{tool.key}_LIST is empty, so no operator is in it."
@@ -225,19 +222,21 @@ def why_nothing(tool: Tool, started: Started) -> str:
     skipped = Counter(tool_errors.skipped()) - Counter(started.skipped)
     if skipped:
         reasons = ", ".join(f"{count} x {text}" for text, count in skipped.items())
-        return f"Calls that cannot be looked into: {reasons}."
+        return f"Calls that no tool can observe: {reasons}."
     watched = ",".join(options.devices) or "every device but the CPU"
     if not started.elsewhere:
         if started.disabled.matched:
             return f"Left out by OP_{tool.key}_DISABLE_LIST: {', '.join(started.disabled.matched)}."
         return f"No call was made; the tool watches {watched}."
-    found = ",".join(sorted(started.elsewhere))
-    return f"Calls were made on {found}; the tool watches {watched}. Hint: OP_TOOLS_DEVICES={found}"
+    kinds = ",".join(sorted(started.elsewhere))
+    return f"Calls were made on {kinds}; the tool watches {watched}. Hint: OP_TOOLS_DEVICES={kinds}"
 
 
-def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table of the summary."""
-    console().print(table(title, columns, rows))
+def show_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: bool = False
+) -> None:
+    """Print a table of the summary; `numbers` aligns all columns but the first to the right."""
+    console().print(table(title, columns, rows, numbers=numbers))
 
 
 def size(count: int) -> str:

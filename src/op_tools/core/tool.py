@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every tool is: started and stopped, with lists and a selection, and asked around a call."""
+"""The base of tools: start and stop, operator lists and selection, callbacks around a call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from op_tools.core.filters import Names, Selection, Selector
 from op_tools.core.native_library import NativeSink
 from op_tools.core.options import Options, options_for
 
-# Why a tool left a call out.
+# Reasons why a tool leaves a call out.
 CONDITION_FALSE = "the condition was false"
 CONDITION_RAISED = "the condition raised an error"
 NOT_SELECTED = "the selection left them out"
@@ -29,7 +29,7 @@ NOT_SELECTED = "the selection left them out"
 
 @dataclass
 class Started:
-    """A tool while it is active: its lists, its selection and what it counted."""
+    """The state of an active tool: lists, selection and counts."""
 
     options: Options
     ops: Names
@@ -37,23 +37,24 @@ class Started:
     selector: Selector
     applied: int = 0
     refused: Counter[str] = field(default_factory=Counter)  # calls left out, by reason
-    elsewhere: set[str] = field(default_factory=set)  # kinds of devices that it does not watch
-    skipped: dict[str, int] = field(default_factory=tool_errors.skipped)  # before it started
+    elsewhere: set[str] = field(default_factory=set)  # device types of calls on other devices
+    skipped: dict[str, int] = field(default_factory=tool_errors.skipped)  # before the start
 
 
 class Tool:
-    """Around each call that it wants: `with tool: …`, or `start()` and `stop()` (or `end()`).
+    """Works on the calls of chosen operators: `with tool: …`, or `start()` and `stop()` (or
+    `end()`).
 
-    Arguments go before the environment, and that before the settings file.
+    Arguments go before the environment, and the environment before the settings file.
     """
 
     key: ClassVar[str]  # the word in OP_CAPTURE_LIST
     hook: ClassVar[str]  # the word in "apply OpCaptureHook on …"
-    excluded: ClassVar[frozenset[str]] = frozenset()  # last parts of names that it never takes
-    observes: ClassVar[bool] = False  # around the call, not instead of it
-    only_looks: ClassVar[bool] = False  # it observes, and calls no kernel that could be observed
-    computes: ClassVar[bool] = True  # with tensors; else nothing it does is autograd's business
-    wants_modules: ClassVar[bool] = False  # module paths cost a hook around each module
+    excluded: ClassVar[frozenset[str]] = frozenset()  # last parts of names that are left out
+    observes: ClassVar[bool] = False  # an Observer, else a Substitute
+    only_looks: ClassVar[bool] = False  # an Observer that calls no kernels of its own
+    computes: ClassVar[bool] = True  # with tensors, which needs autograd to be off
+    wants_modules: ClassVar[bool] = False  # needs module paths, which cost a hook in each module
 
     def __init__(
         self,
@@ -67,8 +68,8 @@ class Tool:
         condition: Callable[..., bool] | None = None,
         **more: Any,
     ) -> None:
-        self._condition = condition  # asked with the operator's own arguments
-        self.tells_skips = condition is None  # else of its own operators alone, one by one
+        self._condition = condition  # of the operator's arguments
+        self.announces_skips = condition is None  # by the lists; else by the condition
         self._options = partial(
             options_for,
             self.key,
@@ -81,14 +82,14 @@ class Tool:
             more=more,
         )
         self._active: Started | None = None
-        self.native: NativeSink | None = None  # for `begin` to set
-        self.picks = True  # whether it was asked to take some calls and leave others
-        self.selective = True  # whether `selects` has to be asked
+        self.native: NativeSink | None = None  # set by `begin`
+        self.picks = True  # a condition or a selection leaves calls out
+        self.selective = True  # `selects` decides on each call
 
-    # Life.
+    # Start and stop.
 
     def start(self) -> Self:
-        """Begin; a second start without a stop changes nothing. Bad lists are told here."""
+        """Start the tool, unless it is started. SettingError for options that are not allowed."""
         if self._active is None:
             options = self._options()
             ops, disabled = Names(options.ops), Names(options.disable)
@@ -102,29 +103,29 @@ class Tool:
                 self._active = None  # it did not start
                 raise
             engine.start(self)
-            lifecycle.begun(self)
+            lifecycle.register(self)
             terminal.resolved(self, options)
         return self
 
     def stop(self) -> None:
-        """End, and report; a second stop changes nothing. Tools may be stopped in any order."""
+        """Stop the tool, if it is started, and report. Tools may be stopped in any order."""
         if self._active is not None:
             engine.stop(self)
             started, self._active = self.started, None
-            lifecycle.over(self)
+            lifecycle.unregister(self)
             try:
                 self.finish(started)
             finally:
                 self.native = None
 
-    end = stop  # the classic other word
+    end = stop  # the name in the classic tools
 
     def close(self) -> None:
-        """At the end of Python, where nobody has stopped it."""
+        """Stop at the end of the process."""
         self.stop()
 
-    def forget(self) -> None:
-        """In a forked child it is neither at work nor to be stopped: the files are the parent's."""
+    def after_fork(self) -> None:
+        """Stop in a forked child without a report: the files are the parent's."""
         self._active = None
 
     def __enter__(self) -> Self:
@@ -139,7 +140,7 @@ class Tool:
         self.stop()
 
     def counted(self) -> None:
-        """One more call that it works on."""
+        """Count a call that the tool works on."""
         started = self._active
         if started is not None:  # not stopped by another thread
             started.applied += 1
@@ -154,40 +155,40 @@ class Tool:
         return self._active
 
     def counted_natively(self, started: Started, name: str, count: int) -> None:
-        """So many more calls of an operator came to the native sink."""
+        """Count calls of an operator that the native sink has received."""
         started.applied += count
 
-    # Decisions. The first two are asked once for each function, and remembered.
+    # Decisions. `wants` and `works_on` are called once for each function.
 
     @property
     def level(self) -> Level:
         return self.started.options.level
 
     def wants(self, name: str) -> bool:
-        """Whether the lists let an operator through; to disable goes before to enable."""
+        """Whether the tool works on an operator, by its lists; `disable` goes before `ops`."""
         started = self._active
         if started is None or op_names.last(name) in self.excluded:
             return False
         return name in started.ops and name not in started.disabled
 
     def works_on(self, device: torch.device | None) -> bool:
-        """Whether calls on this device are its business."""
+        """Whether the tool works on calls on a device."""
         started = self._active
         if started is None or device is None or device.type == "meta":
             return False
-        asked = started.options.devices
-        found = device.type in map(_kind, asked) if asked else device.type != "cpu"
-        if not found:
+        devices = started.options.devices
+        works = device.type in map(_type, devices) if devices else device.type != "cpu"
+        if not works:
             started.elsewhere.add(device.type)
-        return found
+        return works
 
     def device_filter(self) -> Callable[[torch.device], bool]:
-        """`works_on`, without a reference to the tool; False once the tool is gone."""
+        """`works_on` without a reference to the tool; False after the tool is deleted."""
         tool = weakref.ref(self)
         return lambda device: (own := tool()) is not None and own.works_on(device)
 
     def selects(self, call: Call) -> bool:
-        """Whether this call, of an operator that it wants, is one to work on."""
+        """Whether the tool works on a call, by the condition and the selection."""
         started = self.started
         if self._condition is not None:
             try:
@@ -205,7 +206,7 @@ class Tool:
         return selected
 
     def native_for(self, plan: Plan) -> NativeSink | None:
-        """The sink that gets the calls of this plan; None: the tool observes each in Python."""
+        """The sink of the calls of a plan; None: the tool observes each call in Python."""
         goes = self.native is not None and not self.selective and self.goes_natively(plan)
         return self.native if goes else None
 
@@ -214,26 +215,26 @@ class Tool:
         return True
 
     def direct(self, plan: Plan) -> Callable[..., Any] | None:
-        """What makes the calls of an api plan in the place of `dispatch.run`, which it may call."""
-        # natively a call with tensors of the host alone is left out
+        """A function that makes the calls of an api plan instead of `dispatch.run`; None: none."""
+        # the native part leaves out calls with tensors of the host alone
         native = None if plan.places or is_collective(plan.name) else self.native_for(plan)
         return None if native is None else native.function(plan)
 
-    # What a tool does; each may raise, and the program goes on.
+    # For subclasses. An error in one of them does not end the program.
 
     def so_far(self) -> str:
-        """For the line of progress: ", 2 wrong" or nothing."""
+        """The findings for the line of progress: ", 2 wrong" or nothing."""
         return ""
 
     def begin(self, options: Options) -> None:
-        """At the start: read what is its own, refuse what cannot work."""
+        """Read the tool's own options at the start."""
 
     def finish(self, started: Started) -> None:
-        """At the stop: write and show what was found."""
+        """Write and show the results at the stop."""
 
 
-def _kind(name: str) -> str:
-    """The type of a device that is asked for by name: under ditorch, dipu's is cuda."""
+def _type(name: str) -> str:
+    """The type of a device by its name: under ditorch, "dipu" is of type cuda."""
     try:
         return torch.device(name).type
     except RuntimeError:  # no such device: `why_nothing` reports it
@@ -241,21 +242,21 @@ def _kind(name: str) -> str:
 
 
 class Observer(Tool):
-    """Looks at a call and its result, and changes neither."""
+    """Observes calls and their results, and changes neither."""
 
     observes = True
     only_looks = True
 
     def before(self, call: Call) -> Any:
-        """Before the call: what it returns is handed to `after`."""
+        """Return the state of a call that `after` needs."""
 
     def after(self, call: Call, state: Any, result: Any) -> None:
-        """After the call."""
+        """Work on a call and its result."""
 
 
 class Substitute(Tool):
-    """Does the call in another way."""
+    """Computes calls in another way."""
 
     def substitute(self, call: Call) -> Any:
-        """The result that the call would have had; NotImplemented: do it as it was."""
+        """Return the result of a call; NotImplemented: the operator runs unchanged."""
         raise NotImplementedError

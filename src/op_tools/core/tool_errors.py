@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What went wrong inside the tools, counted, and calls that they cannot look into."""
+"""Counts of errors inside the tools, and of calls that no tool can observe."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _unfit: Counter[str] = Counter()
 
 @dataclass
 class Problem:
-    """One kind of error inside a tool: how often, and how it came about the first time."""
+    """One kind of error inside a tool, with the traceback of the first one."""
 
     tool: str
     op: str
     message: str
     trace: str
     count: int = 0
-    reported: int = 0  # of them
+    reported: int = 0  # of `count`
 
 
 def add(tool: str, op: str, error: BaseException) -> None:
-    """Counts an error that was caught; the program that the tool watches goes on."""
+    """Count an error that was caught; the program goes on."""
     message = f"{type(error).__name__}: {error}".split("\n")[0][:300]
     key = (tool, op, message)
     with _lock:
@@ -40,46 +40,46 @@ def add(tool: str, op: str, error: BaseException) -> None:
 
 
 def problems(tool: str | None = None) -> list[Problem]:
-    """Errors so far, the most frequent first; of one tool, or of all."""
+    """The errors so far, of one tool or of all, the most frequent first."""
     with _lock:
-        found = [p for p in _problems.values() if tool is None or p.tool in (tool, "op_tools")]
-    return sorted(found, key=lambda problem: -problem.count)
+        selected = [p for p in _problems.values() if tool is None or p.tool in (tool, "op_tools")]
+    return sorted(selected, key=lambda problem: -problem.count)
 
 
 def report(tool: str) -> list[tuple[Problem, int]]:
-    """A tool's errors that were not reported yet, and how often each came; the most frequent first.
-    From then on they count as reported.
+    """The errors of a tool that were not reported, with their counts, the most frequent first; they
+    are marked as reported.
     """
-    found = problems(tool)
+    so_far = problems(tool)
     with _lock:
-        fresh = [(p, p.count - p.reported) for p in found if p.count > p.reported]
+        fresh = [(p, p.count - p.reported) for p in so_far if p.count > p.reported]
         for problem, _ in fresh:
             problem.reported = problem.count
     return sorted(fresh, key=lambda pair: -pair[1])
 
 
 def skipped() -> dict[str, int]:
-    """Calls that no tool can look into, by reason."""
+    """Counts of the calls that no tool can observe, by reason."""
     with _lock:
         return dict(_unfit)
 
 
 def clear() -> None:
-    """Forget everything; for a new run in the same process."""
+    """Reset all counts, for a new run in the process."""
     with _lock:
         _problems.clear()
         _unfit.clear()
 
 
 def reason(strange: Any) -> str:
-    """Why no tool looks into a call: a tensor of a kind of its own, or a transform of torch's."""
+    """The reason why no tool observes a call: a subclass of Tensor, or a transform of torch."""
     if _functorch.peek_interpreter_stack() is not None:
         return "inside torch.func (vmap, grad, …)"
     return f"tensor subclass {type(strange).__name__}"
 
 
 def refuse(reason: str) -> bool:
-    """Counts a call that is left alone, by the reason; False, for `return refuse(…)`."""
+    """Count a call that is left alone, by the reason. Returns False, for `return refuse(…)`."""
     with _lock:
         _unfit[reason] += 1
     return False

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where torch and Python are changed while a tool is active, and put back when none is.
+"""Patches of torch and Python that are in place while a tool is active.
 
-Two modes on a thread's stack, the function that starts a backward pass, the start of a thread, and
-that of a recorded graph.
+Two modes on the stacks of each thread, the function that runs a backward pass, the start of a
+thread, and the capture of a graph.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def install(
     after: _After,
     in_thread: Callable[[], None],
 ) -> None:
-    """Puts the wrappers in place, or takes them away."""
+    """Install the wrappers, or restore what they replace."""
     if on and not _undo:
         plain = torch.autograd.graph._engine_run_backward
         backward = _wrapped_backward(plain, before, after)
@@ -75,8 +75,8 @@ _captures = 0  # graphs that are being captured
 
 @contextmanager
 def no_capture() -> Iterator[bool]:
-    """Whether no graph is being captured; none begins in the block. A thread that queries a device
-    meanwhile would make the capture fail.
+    """Yields whether no graph is being captured; no capture begins inside the block. A query of the
+    device from another thread would make a capture fail.
     """
     with _capture_lock:
         yield _captures == 0
@@ -131,7 +131,7 @@ def _wrapped_start(plain: Callable[..., None], in_thread: Callable[[], None]) ->
 
 
 def push_function_mode(mode: TorchFunctionMode) -> bool:
-    """Puts the mode on top unless this thread has it; whether it did."""
+    """Push the mode unless it is on the thread's stack; returns whether it was pushed."""
     if _len_torch_function_stack() and mode in _function_stack():
         return False
     _push_on_torch_function_stack(mode)
@@ -139,7 +139,7 @@ def push_function_mode(mode: TorchFunctionMode) -> bool:
 
 
 def set_function_mode(mode: TorchFunctionMode, wanted: bool) -> None:
-    """This thread's stack has the mode, once, or has it not."""
+    """Push the mode on the thread's stack if it is missing, or remove it."""
     depth = _len_torch_function_stack()
     if not wanted and depth and _get_function_stack_at(depth - 1) is mode:
         _pop_torch_function_stack()
@@ -160,8 +160,8 @@ def _function_stack() -> list[Any]:
 
 
 def default_device(func: Callable[..., Any]) -> torch.device | None:
-    """Where a function that makes a tensor makes it: `with torch.device(…)` is a mode below ours,
-    and `set_default_device` another.
+    """The device of a function that makes a tensor, set by `with torch.device(…)` or
+    `set_default_device`, which are modes on the stack.
     """
     if _len_torch_function_stack() and func in _device._device_constructors():
         for mode in reversed(_function_stack()):
@@ -171,14 +171,14 @@ def default_device(func: Callable[..., Any]) -> torch.device | None:
 
 
 def set_dispatch_mode(mode: TorchDispatchMode, wanted: bool) -> None:
-    """The same for the stack of dispatch modes."""
+    """Push the mode on the stack of dispatch modes if it is missing, or remove it."""
     stack = _python_dispatch._get_current_dispatch_mode_stack()
     if wanted and mode not in stack:
         mode.__enter__()
     elif not wanted and mode in stack:
         above = []
         while (top := _python_dispatch._get_current_dispatch_mode()) is not mode:
-            assert top is not None  # ours is below
+            assert top is not None  # `mode` is below
             above.append(top)
             top.__exit__(None, None, None)
         mode.__exit__(None, None, None)

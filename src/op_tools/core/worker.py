@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work that a tool does in a thread of its own: pieces in order, with a bound on those that are
-pending, or one action again and again.
-"""
+"""Threads of the tools: a queue of work with a bound, and an action that is repeated."""
 
 from __future__ import annotations
 
@@ -12,22 +10,22 @@ from collections.abc import Callable
 from op_tools.core import dispatch, lifecycle
 
 PERIOD = 0.5  # seconds between two writes of rows: on disk they are within a second
-WAITING = 64  # pieces of work that wait at most; then the program waits
+PENDING = 64  # pieces of work in the queue at most; then `put` blocks
 
 
 class Background:
-    """Threads that do what they are given: one of them, until it grows, in order."""
+    """Threads that do pieces of work: one, in the order of the queue, until `grow` adds others."""
 
-    def __init__(self, waiting: int = WAITING) -> None:
-        self._queue: queue.Queue[Callable[[], object] | None] = queue.Queue(waiting)
+    def __init__(self, pending: int = PENDING) -> None:
+        self._queue: queue.Queue[Callable[[], object] | None] = queue.Queue(pending)
         self._closed = self._done = self._gone = False
         self._lock = threading.Lock()  # of the threads
         self._threads: list[threading.Thread] = []
         self.grow()
-        lifecycle.begun(self, beneath=True)
+        lifecycle.register(self, last=True)
 
     def grow(self) -> None:
-        """Starts one more thread, until all is done after `close`."""
+        """Start one more thread, unless `close` has ended them."""
         with self._lock:
             if not self._done:
                 thread = threading.Thread(target=self._work, name="op_tools", daemon=True)
@@ -35,7 +33,7 @@ class Background:
                 thread.start()
 
     def put(self, work: Callable[[], object]) -> None:
-        """Queues a piece of work, which must not raise; waits while too many do."""
+        """Queue a piece of work, which must not raise; blocks while the queue is full."""
         if self._gone:
             return
         if self._closed:  # a backward pass after the end
@@ -44,7 +42,7 @@ class Background:
             self._queue.put(work)
 
     def offer(self, work: Callable[[], object], seconds: float | None) -> bool:
-        """Queues a piece of work as `put` does; False: too many were pending for so long."""
+        """Queue a piece of work as `put` does; False: the queue was full for `seconds`."""
         if self._gone:
             return False
         if self._closed:  # a backward pass after the end
@@ -57,11 +55,11 @@ class Background:
         return True
 
     def pending(self) -> int:
-        """Pieces of work that are not begun."""
+        """The number of queued pieces of work."""
         return self._queue.qsize()
 
     def close(self) -> None:
-        """Waits until all is done."""
+        """Wait until all work is done, and end the threads."""
         self._closed = True
         if not self._gone:
             self._queue.join()
@@ -71,9 +69,9 @@ class Background:
                 self._queue.put(None)
             for thread in self._threads:
                 thread.join()
-        lifecycle.over(self)
+        lifecycle.unregister(self)
 
-    def forget(self) -> None:
+    def after_fork(self) -> None:
         self._gone = True
         self._lock = threading.Lock()  # another thread may have had it
 
@@ -88,9 +86,7 @@ class Background:
 
 
 class Periodic:
-    """Calls `write`, which must not raise, every PERIOD seconds and when it is woken, until it is
-    closed.
-    """
+    """A thread that calls `write`, which must not raise, every PERIOD seconds."""
 
     def __init__(self, write: Callable[[], object]) -> None:
         self._write = write
@@ -99,22 +95,21 @@ class Periodic:
         self._gone = False
         self._thread = threading.Thread(target=self._work, name="op_tools_rows", daemon=True)
         self._thread.start()
-        lifecycle.begun(self, beneath=True)
+        lifecycle.register(self, last=True)
 
     def wake(self) -> None:
-        """Write soon; the caller does not wait for it."""
+        """Let the thread write soon."""
         self._woken.set()
 
     def close(self) -> None:
-        """Wait for a write that is going on; there is none after it."""
+        """Wait for a running `write`, and end the thread."""
         self._ended = True
         self._woken.set()
         if not self._gone:
             self._thread.join()
-        lifecycle.over(self)
+        lifecycle.unregister(self)
 
-    def forget(self) -> None:
-        """In a forked child there is no such thread."""
+    def after_fork(self) -> None:
         self._gone = True
 
     def _work(self) -> None:

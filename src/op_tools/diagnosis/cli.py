@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `deeplink bisect` and `deeplink determinism` run and show."""
+"""The work and the output of `deeplink bisect` and `deeplink determinism`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def bisect(
     json: str,
     quiet: bool,
 ) -> int:
-    """The work of `deeplink bisect`; the exit code."""
+    """Run `deeplink bisect`; returns the exit code."""
     folder = output.resolve()
     try:
         losses = health_checks.read_reference(reference, loss_pattern) if reference else None
@@ -80,7 +80,7 @@ def determinism(
     json: str,
     quiet: bool,
 ) -> int:
-    """The work of `deeplink determinism`; the exit code."""
+    """Run `deeplink determinism`; returns the exit code."""
     folder = output.resolve()
     try:
         runner = Command(line, folder, PATTERN, timeout)
@@ -115,17 +115,17 @@ def _failed(folder: Path, error: OSError) -> int:
     text = (
         f"{folder} cannot be written: {error.strerror or error}."
         + " It holds the results so far." * (folder / result_files.FILES["bisect"]).exists()
-        + "\nHint: -o DIR names another folder, which you may write and which has room."
+        + "\nHint: -o DIR names another folder, which you may write, on a disk with free space."
     )
     console(stderr=True).print(text, style="red", soft_wrap=True)
     return 2
 
 
-# What is shown.
+# Output.
 
 
 def show_bisect(found: Bisect, folder: Path) -> None:
-    """The verdict, and what it rests on."""
+    """Print the verdict and its evidence."""
     out = console()
     rows = [
         (
@@ -161,7 +161,7 @@ def show_bisect(found: Bisect, folder: Path) -> None:
 
 
 def _explained(guilty: Guilty, fix: str) -> Problem:
-    """What is known of one operator, below the verdict."""
+    """The details of one operator, below the verdict."""
     first = guilty["places"][0] if guilty["places"] else None
     where = ""
     if first is not None:
@@ -173,7 +173,7 @@ def _explained(guilty: Guilty, fix: str) -> Problem:
 
 
 def show_determinism(found: Determinism, folder: Path) -> None:
-    """The first call that differs, and both of its results."""
+    """Print the first call that differs, and its two results."""
     out = console()
     cells = [
         (

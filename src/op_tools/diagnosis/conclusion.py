@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `deeplink diagnose` says at its end: who is to blame, and where time or memory goes."""
+"""The conclusion of `deeplink diagnose`: the cause of a fault, or the use of time and memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Line = tuple[str, str]  # and its style
 
 
 def lines(content: Content) -> Iterator[Line]:
-    """The findings first; without any, the worst of what was judged."""
+    """The findings; without any, the worst results that were judged."""
     bad = [each for each in content.findings if each.level == "bad"]
     for each in bad[:5]:
         yield each.title, "bold red"
@@ -29,7 +29,7 @@ def lines(content: Content) -> Iterator[Line]:
 
 
 def times(content: Content) -> Iterator[str]:
-    """The operators that take most of the time that was measured."""
+    """The operators with most of the measured time."""
     whole = sum(group.ms for group in content.groups)
     ordered = sorted(content.groups, key=lambda group: -group.ms)
     for group in ordered[:LARGEST] if whole else ():
@@ -38,7 +38,7 @@ def times(content: Content) -> Iterator[str]:
 
 
 def memory(content: Content) -> Iterator[str]:
-    """How memory went along the steps, and the modules whose results are largest."""
+    """The memory along the steps, and the modules with the largest results."""
     for chart in content.charts:
         if chart.kind == "memory":
             yield from _along(chart)
@@ -63,7 +63,7 @@ def _along(chart: Chart) -> Iterator[str]:
 
 
 def grows(values: Sequence[float]) -> bool:
-    """Whether it is more in all of the later half than ever before; the start does not count."""
+    """Whether the later half is above all earlier values; the start does not count."""
     rest = values[1:]
     middle = len(rest) // 2
     return middle > 0 and min(rest[middle:]) > max(rest[:middle])

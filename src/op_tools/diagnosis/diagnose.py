@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`deeplink diagnose train.py`: asks for the symptom, runs the right tools in their order.
+"""`deeplink diagnose train.py`: requests the symptom, and runs the right tools in order.
 
-A symptom is a row of PLANS: the steps to take. Each step is a command that can be run by hand, and
-is shown as such; its results lie in a folder of its own, and one page at the end shows all.
+A symptom is a row of PLANS: a list of steps. Each step is a command that the user can run as well,
+and that is shown. Each step has a folder of results, and one page at the end shows all results.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ Words = list[str]
 
 @dataclass(frozen=True)
 class Step:
-    """One command of a plan, to be followed by the program."""
+    """One command of a plan, followed by the program."""
 
     folder: str
     why: str
     words: tuple[str, ...]  # of `python -m op_tools`
-    settings: tuple[tuple[str, str], ...] = ()  # unless the user has made them
-    enough: bool = False  # status 1 means found: what follows is not needed
+    settings: tuple[tuple[str, str], ...] = ()  # unless the user has set them
+    enough: bool = False  # status 1 is a finding: the next steps are not needed
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A step that was run; the status of `run` is the program's own."""
+    """A step that was run; the status of `run` is that of the program."""
 
     step: Step
     status: int
@@ -57,7 +57,7 @@ class Taken:
         return self.status not in (0, 1, 124, 130)
 
 
-PERIOD = 0.5  # seconds between two looks at a program that runs
+PERIOD = 0.5  # seconds between two checks of a running program
 HANG = 60  # seconds without a step
 RUN = ("run", "-o", "{folder}")
 COMPARE = Step(
@@ -103,7 +103,7 @@ PLANS: dict[str, tuple[str, tuple[Step, ...]]] = {
     "hang": ("it stops without an error", (RECORD,)),
     "memory": ("it runs out of memory, or takes more and more", (RECORD, MEMORY)),
 }
-# What is said besides, though nobody is to blame.
+# The use of time and memory, shown also without a finding.
 COSTS: dict[str, Callable[[Content], Iterable[str]]] = {
     "slow": conclusion.times,
     "memory": conclusion.memory,
@@ -117,7 +117,7 @@ def diagnose(
     timeout: float | None,
     dry_run: bool,
 ) -> int:
-    """The exit code: 1 something was found, 0 nothing is wrong, 2 a step did not do its work."""
+    """Run the steps; returns the exit code: 1 a finding, 0 none, 2 a step failed."""
     chosen = symptom or ask(input)
     steps = PLANS[chosen][1]
     if dry_run:
@@ -129,7 +129,9 @@ def diagnose(
 
 
 def ask(answer: Callable[[str], str]) -> str:
-    """The symptom, by its number or its word; DeeplinkError where stdin is not interactive."""
+    """Read the symptom, a number or a word, from stdin; DeeplinkError if stdin is
+    not interactive.
+    """
     say = console().print
     words = list(PLANS)
     say("What is wrong?")
@@ -140,7 +142,7 @@ def ask(answer: Callable[[str], str]) -> str:
             said = answer("number or word: ").strip().lower()
         except EOFError:
             raise DeeplinkError(
-                "stdin is not interactive, so the symptom cannot be asked for.",
+                "stdin is not interactive, so the symptom cannot be entered.",
                 f"pass --symptom {'|'.join(words)}",
             ) from None
         if said in words:
@@ -153,7 +155,7 @@ def ask(answer: Callable[[str], str]) -> str:
 def _taken(
     steps: Sequence[Step], folder: Path, program: Program, limit: float | None
 ) -> list[Taken]:
-    """Runs the steps until one is enough, or until Ctrl-C."""
+    """Run the steps until one suffices, or until Ctrl-C."""
     taken: list[Taken] = []
     say = console().print
     for number, step in enumerate(steps, 1):
@@ -164,7 +166,7 @@ def _taken(
         try:
             status = _run(order, folder / step.folder, limit)
         except KeyboardInterrupt:
-            say("stopped; this is what was found so far", style="yellow")
+            say("stopped; these are the findings so far", style="yellow")
             taken.append(Taken(step, 130, True))
             break
         took = time.monotonic() - begun
@@ -177,7 +179,7 @@ def _taken(
 
 @dataclass(frozen=True)
 class Order:
-    """A step for a program: what is shown, what is started, and the settings that it has."""
+    """A step for a program: the text to show, the command, and its settings."""
 
     shown: Words
     line: Words
@@ -186,7 +188,7 @@ class Order:
 
 def _order(step: Step, folder: Path, program: Program) -> Order:
     """The command of a step for a program. A program that is no script or module of Python is
-    started as it is, with the tools in its environment.
+    started unchanged, with the tools in its environment.
     """
     own = [word.replace("{folder}", str(folder)) for word in step.words]
     values = {name: value for name, value in step.settings if name not in _given()}
@@ -204,7 +206,7 @@ def _order(step: Step, folder: Path, program: Program) -> Order:
 
 
 def _given() -> set[str]:
-    """The settings that the user has made: they are not ours to change."""
+    """The settings of the user, which are not changed."""
     return {setting.name for setting in settings.table() if setting.is_set()}
 
 
@@ -235,7 +237,9 @@ def _run(order: Order, folder: Path, limit: float | None) -> int:
 
 
 def _hangs(folder: Path) -> bool:
-    """Whether the recorder has told of a hang, and nothing has moved for as long again."""
+    """Whether the recorder has reported a hang, and the program has made no progress for as long
+    again.
+    """
     told = list(folder.glob("recorder/*_hang-step*.jsonl"))
     if not told:
         return False
@@ -256,7 +260,7 @@ def _end(folder: Path, taken: Sequence[Taken], symptom: str) -> int:
     stopped = any(each.status == 130 for each in taken)
     broken = [each for each in taken if each.broken]
     for each in broken:
-        text = f"{each.step.folder}: it ended with status {each.status}; see what it said above"
+        text = f"{each.step.folder}: it ended with status {each.status}; see its output above"
         say(text, style="yellow", soft_wrap=True)
     try:
         content = readers.read(folder)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bisect, diff and determinism write: one small JSON file each, for people and for reports.
+"""The JSON files of bisect, diff and determinism.
 
-`kind` and `version` come first in each; a reader of version 1 may find more keys, never fewer.
-Numbers that JSON has no word for (nan, inf) are null.
+`kind` and `version` come first; a reader of version 1 may find more keys, never fewer. Numbers that
+JSON does not have (nan, inf) are null.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FILES = {"bisect": "bisect.json", "diff": "diff.json", "determinism": "determini
 
 
 class Place(TypedDict):
-    """Where in the program calls were made."""
+    """A place in the program where calls are made."""
 
     module: str  # "" is outside of all modules
     site: str  # "train.py:41"; "" is not known
@@ -27,18 +27,18 @@ class Place(TypedDict):
 
 
 class Guilty(TypedDict):
-    """An operator without which the check passes."""
+    """An operator that the check needs on the CPU to pass."""
 
     op: str
     calls: int  # in a run
-    places: list[Place]  # as few as suffice; all of them where that was not looked for
-    script: str  # that reproduces one call with torch alone; "" where there is none
+    places: list[Place]  # a minimal set, or all of them if it was not searched
+    script: str  # that reproduces one call with torch alone; "": none
     capture: str  # the archive that the script was made from
-    evidence: list[str]  # what its wrong calls have in common; [] where that is not known
+    evidence: list[str]  # the common properties of its wrong calls; [] if unknown
 
 
 class BisectRun(TypedDict):
-    """One start of the command."""
+    """One run of the command."""
 
     number: int  # from 1
     purpose: str  # "as it is", "everything", "rounding", "search", "places", "capture"
@@ -52,18 +52,18 @@ class BisectRun(TypedDict):
 
 
 class Bisect(TypedDict):
-    """bisect.json; written after each run, so that the search can go on."""
+    """bisect.json; written after each run, so that a search can be continued."""
 
     kind: Literal["bisect"]
     version: int
     command: list[str]
-    check: dict[str, Any]  # kind, and what it is told by: tolerance, reference, expression, …
+    check: dict[str, Any]  # kind, and its parameters: tolerance, reference, expression, …
     instead: str  # "cpu", or the type that operators were computed in
     level: str
     status: Literal["running", "found", "nothing", "program", "unclear", "broken"]
     verdict: str  # one or two sentences
     candidates: list[str]  # operators that the command calls on the device
-    suspects: list[str]  # of them, what a comparison of each kind of call accuses
+    suspects: list[str]  # of them, those with wrong calls in a comparison of each kind of call
     guilty: list[Guilty]
     fix: str  # the command that runs the program with these operators on the CPU; "" for none
     runs: list[BisectRun]
@@ -83,7 +83,7 @@ class Side(TypedDict):
 
 
 class Pair(TypedDict):
-    """Two calls that correspond, or one that has no other."""
+    """Two calls that correspond, or one without a counterpart."""
 
     a: int | None  # ids of the calls in their runs
     b: int | None
@@ -102,7 +102,7 @@ class Pair(TypedDict):
 
 
 class Growth(TypedDict):
-    """How far the runs have drifted apart in one module, in one step."""
+    """The error between the runs in one module, in one step."""
 
     step: int
     module: str
@@ -114,7 +114,7 @@ class Growth(TypedDict):
 
 
 class Collective(TypedDict):
-    """A collective, checked by arithmetic on what all ranks gave and got."""
+    """A collective, checked by arithmetic on the inputs and results of all ranks."""
 
     run: str  # "a" or "b"
     op: str
@@ -164,7 +164,7 @@ class Determinism(TypedDict):
     command: list[str]
     status: Literal["same", "differs", "broken"]
     verdict: str
-    calls: int  # that were held against each other
+    calls: int  # that were compared
     differing: int
     first: Pair | None
     tensors: list[DeterminismTensor]
@@ -174,7 +174,7 @@ class Determinism(TypedDict):
 
 
 def write(found: Any, path: Path) -> None:
-    """Writes the file whole or not at all: a reader never sees half of it, also after kill -9."""
+    """Write a file atomically: a reader never sees a part of it, even after kill -9."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     with fresh.open("w", encoding="utf-8") as file:
         json.dump(_plain(found), file, indent=1, allow_nan=False)
@@ -184,7 +184,7 @@ def write(found: Any, path: Path) -> None:
 
 
 def read(path: Path) -> Any:
-    """What `write` wrote; ValueError when it is something else."""
+    """Read a file of `write`; ValueError for another file."""
     found = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(found, dict) or found.get("kind") not in FILES:
         raise ValueError(f"{path} is not written by bisect, diff or determinism")

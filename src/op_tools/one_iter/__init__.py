@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One training iteration, layer by layer: recorded on one device, held against it on another."""
+"""One training iteration, recorded on one device and compared layer by layer on another."""
 
 from op_tools.one_iter.result import Finding
 from op_tools.one_iter.tool import OneIteration

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of an iteration: of modules, and of operators outside of any, each with its place."""
+"""The calls of an iteration: of modules, and of operators outside of modules, with their places."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from op_tools.core.tool import Observer, Started
 from op_tools.one_iter.optimizer_step import Update
 from op_tools.one_iter.tree_template import flat
 
-# They only carry a model to other devices and processes: what they call is looked at.
+# Wrappers that move a model to devices and processes: the modules inside are compared.
 WRAPPERS = ("torch.nn.parallel.", "torch.distributed.", "torch._dynamo.")
-# What computes nothing, or is no part of the graph.
+# Operators that compute nothing, or are no part of the graph.
 LEFT_OUT = op_names.VIEWS | op_names.UNINITIALISED | op_names.TRANSFERS | op_names.RANDOM
 
 
 @dataclass
 class Seen:
-    """One call while it lasts."""
+    """A call that is running."""
 
     kind: str  # "module" or "operator"
     path: str
     number: int
     name: str
     func: Callable[..., Any]
-    args: Any  # (args, kwargs) as the program gives them
+    args: Any  # (args, kwargs) of the program
     inputs: list[Tensor]
-    given: Arguments  # where the inputs hang in the graph
+    given: Arguments  # the graph edges of the inputs
     site: str = ""
     module: nn.Module | None = None
     parent: Seen | None = None
     children: list[Seen] = field(default_factory=list)
-    state: Any = None  # of whoever watches
+    state: Any = None  # of the watcher
 
     @property
     def parameters(self) -> dict[str, Tensor]:
-        """Those that no module called inside uses: of the layer itself, and of those it reads."""
+        """The parameters that the layer itself uses, not a module that it calls."""
         return {name: value for name, value, _ in _held(self, "named_parameters")}
 
     @property
@@ -56,14 +56,14 @@ class Seen:
 
     @property
     def owners(self) -> tuple[nn.Module, ...]:
-        """The module and those inside that it does not call."""
+        """The module and the modules inside that it does not call."""
         if self.module is None:
             return ()
         called = {id(m) for child in self.children if child.module for m in child.module.modules()}
         return tuple(m for m in self.module.modules() if id(m) not in called)
 
     def arguments(self, parameters: dict[str, Tensor]) -> Arguments:
-        """Where the inputs, and then these parameters, hang in the graph."""
+        """The graph edges of the inputs, then of the layer's own parameters."""
         count = self.given.count
         leaves = {
             id(value): count + at
@@ -75,7 +75,7 @@ class Seen:
 
 
 def _held(seen: Seen, method: str) -> list[tuple[str, Tensor, nn.Module]]:
-    """What the owners hold, by the name that the layer knows it by."""
+    """The parameters and buffers of the owners, by their names in the layer."""
     if seen.module is None:
         return []
     paths = {id(module): path for path, module in seen.module.named_modules()}
@@ -88,7 +88,7 @@ def _held(seen: Seen, method: str) -> list[tuple[str, Tensor, nn.Module]]:
 
 
 class Watcher(Protocol):
-    """What is done at the two ends of a call, and of an optimizer's step."""
+    """Callbacks before and after a call, and before and after a step of an optimizer."""
 
     def begin(self, seen: Seen, call: Call) -> None: ...
     def end(self, seen: Seen, call: Call, result: Any) -> None: ...
@@ -97,14 +97,14 @@ class Watcher(Protocol):
 
 
 class Sequence(threading.local):
-    """The calls that this thread is in."""
+    """The running calls of this thread."""
 
     def __init__(self) -> None:
         self.stack: list[Seen] = []
 
 
 class _Calls(Observer):
-    key = "CAPTURE"  # nothing is read by it
+    key = "CAPTURE"  # it reads no values
     hook = "OneIterationHook"
     wants_modules = True
     only_looks = False
@@ -128,7 +128,7 @@ class _Calls(Observer):
         return self._numbers[kind, path] - 1
 
     def finish(self, started: Started) -> None:
-        """Whoever started it tells."""
+        """Print nothing: the owner reports."""
 
 
 class Layers(_Calls):
@@ -163,13 +163,13 @@ class Layers(_Calls):
 
     def after(self, call: Call, state: Seen, result: Any) -> None:
         stack = self._in.stack
-        while stack and stack.pop() is not state:  # an exception may have left some behind
+        while stack and stack.pop() is not state:  # an exception may have left calls
             pass
         self._watcher.end(state, call, result)
 
 
 class Outside(_Calls):
-    """Operators of the graph that are called outside of any module: a loss, mostly."""
+    """Operators of the graph outside of modules: a loss, mostly."""
 
     _level = "api"
 
@@ -179,7 +179,7 @@ class Outside(_Calls):
     def selects(self, call: Call) -> bool:
         if not self._on() or call.module or call.direction != "forward":
             return False
-        if not self._numbers:  # before the first module: the model is being made
+        if not self._numbers:  # before the first module: the model is under construction
             return False
         if not torch.is_grad_enabled() or unfit(call):
             return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An iteration on the device under test: started from the record, each layer held against it."""
+"""An iteration on the device under test: it starts from the record, and each layer is compared."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Guard = Callable[[Call], Callable[..., Callable[..., None]]]
 
 @dataclass
 class _State:
-    """Of one call: what was recorded of it, and the structure of what goes in and comes out."""
+    """The state of a call: its record, and the structures of its inputs and results."""
 
     entry: Entry
     recorded: Recorded
@@ -52,7 +52,7 @@ class _State:
 
 
 class Comparing:
-    """Loads the record into the run, and fills in what is found of each call."""
+    """Loads the record into the run, and compares each call with it."""
 
     def __init__(self, book: Book, random: HostRandom, guard: Guard) -> None:
         self._book, self._random, self._guard = book, random, guard
@@ -61,7 +61,7 @@ class Comparing:
         self.identity: Identity | None = None  # of the device, from the first call on
         self._names: dict[int, str] = {}  # of parameters
 
-    # The two ends of a call.
+    # Before and after a call.
 
     def begin(self, seen: Seen, call: Call) -> None:
         if not self._begun:
@@ -70,7 +70,7 @@ class Comparing:
             device = call.device.type if call.device is not None else "cpu"
             self.identity = identity.current(device)
         if call.direction == "backward" and self._find(seen) is None:
-            return  # a checkpoint runs a layer again, and stops when it has what it needs
+            return  # a checkpoint reruns a layer, and stops early
         entry = self._entry(seen)
         recorded = self._book.load(entry)
         _check(seen, recorded)
@@ -137,7 +137,7 @@ class Comparing:
             )
         return found
 
-    # Alone, on what was recorded.
+    # A layer alone, on the recorded inputs.
 
     def _judge(self, seen: Seen, call: Call, outputs: list[Tensor]) -> None:
         state: _State = seen.state
@@ -154,7 +154,7 @@ class Comparing:
         except OtherPath as error:
             verdict = Verdict(False, "structure", str(error), ratio=float("inf"))
             state.finding.forward = [Item("what it calls", verdict)]
-        except Exception as error:  # of any layer's code, run in another way than it is meant
+        except Exception as error:  # of a layer that does not run as a function
             text = f"{type(error).__name__}: {error}".split("\n")[0]
             state.finding.skipped = f"it cannot run alone: {text[:200]}"
 
@@ -191,7 +191,7 @@ class Comparing:
         case = _case_of(unit, seen, on_host, _autocast(call), precision.now(call))
         return case, on_device
 
-    # In the run as it goes.
+    # In the running program.
 
     def _watch(self, seen: Seen, call: Call, outputs: list[Tensor]) -> None:
         finding, recorded = seen.state.finding, seen.state.recorded
@@ -228,7 +228,7 @@ class Comparing:
 def _case_of(
     unit: Unit, seen: Seen, given: Given, autocast: torch.dtype | None, precision: Precision
 ) -> Case:
-    """What was recorded, in the order of the unit's results and of its leaves."""
+    """The record of a call, in the order of the results and the leaves of the unit."""
     recorded: Recorded = seen.state.recorded
     children = [child.state for child in seen.children]
     buffers = list(given.buffers)
@@ -277,7 +277,7 @@ def _case_of(
 
 
 def _in_the_run(seen: Seen, outputs: list[Tensor], alone: list[Tensor]) -> list[Item]:
-    """What went wrong this once: alone, on the same inputs, the layer gave something else."""
+    """The difference between a run of the layer alone and in the program, on equal inputs."""
     state: _State = seen.state
     before = [state.input_drift, *(child.state.finding.drift for child in seen.children)]
     if not state.finding.drift or state.finding.wrong("forward") is not None:
@@ -319,7 +319,7 @@ def _leaf(tensor: Tensor, wanted: bool) -> Tensor:
 
 
 def _moved(tensors: list[Tensor], devices: list[torch.device]) -> list[Tensor]:
-    """On the devices where the program has them; a tensor that is given twice, once."""
+    """Copy tensors to the program's devices; a tensor that occurs twice is copied once."""
     made: dict[int, Tensor] = {}
     for tensor, device in zip(tensors, devices, strict=True):
         if id(tensor) not in made:
@@ -367,7 +367,7 @@ def _load_model(seen: Seen, call: Call, recorded: Recorded) -> None:
 
 
 def _load_inputs(seen: Seen, recorded: Recorded) -> None:
-    """What comes from the program's data; what comes from the model is left as it is."""
+    """Replace the inputs that come from the program's data, not those from the model."""
     for tensor, value in zip(seen.inputs, recorded.kwargs["inputs"], strict=True):
         if not tensor.requires_grad and not torch.equal(tensor.cpu(), value):
             tensor.copy_(value)

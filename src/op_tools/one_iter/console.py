@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `one-iter` says: what was recorded, and which layer diverges first."""
+"""The output of `one-iter`: the record, and the first layer that diverges."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from op_tools.core.terminal import size
 from op_tools.one_iter.record_store import Writer
 from op_tools.one_iter.result import Direction, Finding
 
-SHOWN = 60  # rows of a table; of a larger model, what diverges and its neighbours
+SHOWN = 60  # rows of a table; of a larger model, the layers that diverge and their neighbours
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
 Found = tuple[Finding, Direction] | None
 
 
 def _tool() -> str:
-    """Who speaks; of several ranks, which one."""
+    """The name of the tool, with its rank if there are several."""
     return "one-iter" if settings.world() == 1 else f"one-iter: rank {settings.rank()}"
 
 
@@ -37,7 +37,7 @@ def recorded(writer: Writer, step: int, count: int, device: Identity | None) -> 
 
 
 def problem(error: DeeplinkError) -> None:
-    """Why nothing could be compared."""
+    """Print the reason why nothing could be compared."""
     console(stderr=True).print(f"{_tool()}: {error}", style="red", soft_wrap=True)
 
 
@@ -114,7 +114,7 @@ def _verdict(found: Found) -> list[str]:
         return [f"{_tool()}: every layer is correct"]
     finding, direction = found
     item = finding.wrong(direction)
-    assert item is not None  # that is how it was found
+    assert item is not None  # the first layer that diverges
     entry = finding.entry
     headline = f"{_tool()}: first diverging layer: {finding.label} ({entry.name}), {direction}"
     evidence = (f"{item.label}: {item.verdict.message}",)
@@ -135,7 +135,9 @@ def write_json(
     record: Identity | None,
     here: Identity | None,
 ) -> None:
-    """Everything; `first` is null when no layer diverges. Several ranks have a file each."""
+    """Write the result; `first` is null when no layer diverges. Each of several
+    ranks has a file.
+    """
     if settings.world() > 1:
         path = path.with_stem(f"{path.stem}_rank{settings.rank()}")
     first = None

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layer's own code as a function: what it calls does not run, it returns what was recorded.
+"""A layer's own code as a function: the modules that it calls do not run, but return their recorded
+results.
 
-So a layer is judged alone: on the recorded inputs, between the recorded results of the modules
-inside it, and backwards from the recorded gradients.
+So a layer is judged alone: on the recorded inputs, with the recorded results of the modules inside
+it, and backward from the recorded gradients.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from op_tools.tensors import host_transfer
 
 
 class OtherPath(Exception):
-    """The layer calls another module than it did when it was recorded."""
+    """The layer calls another module than in the record."""
 
 
 @dataclass(frozen=True)
 class Child:
-    """A module that the layer calls, and what stands for its result."""
+    """A module that the layer calls, and the recorded result that replaces it."""
 
     path: str
     result: Any  # a structure with slots
@@ -38,12 +39,12 @@ class Child:
 
 @dataclass(frozen=True)
 class Given:
-    """What a unit is run on, on the host as it was recorded, or on the device."""
+    """The inputs of a unit, on the host as recorded, or on the device."""
 
     parameters: dict[str, Tensor]
     buffers: dict[str, Tensor]
     inputs: list[Tensor]
-    children: list[list[Tensor]]  # the results of what it calls
+    children: list[list[Tensor]]  # the results of its children
 
     def as_tuple(self) -> tuple[Any, ...]:
         return self.parameters, self.buffers, self.inputs, self.children
@@ -60,9 +61,9 @@ class Unit:
     arguments: Any  # (args, kwargs) with slots
     module: nn.Module | None = None
     owners: tuple[nn.Module, ...] = ()  # the modules whose parameters and buffers are its own
-    own: dict[str, Tensor] = field(default_factory=dict)  # as the program has them
+    own: dict[str, Tensor] = field(default_factory=dict)  # of the program
     children: tuple[Child, ...] = ()
-    restart: Callable[[], None] = lambda: None  # of the random numbers that the layer draws
+    restart: Callable[[], None] = lambda: None  # of the layer's random numbers
 
     def __call__(
         self,
@@ -71,14 +72,16 @@ class Unit:
         inputs: list[Tensor],
         children: list[list[Tensor]],
     ) -> dict[str, Any]:
-        """What it hands to each child, its results, and its buffers after it; on any device."""
+        """Run the unit; returns the inputs of each child, the results, and the buffers after the
+        call.
+        """
         passed: list[list[Tensor]] = []
 
         def answer(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             child = self._expected(len(passed), module_stack.path_of(module))
             handed = flat((args, kwargs))
             made = _fresh_each(children[len(passed)])
-            passed.append([tensor.clone() for tensor in handed])  # it may be written later
+            passed.append([tensor.clone() for tensor in handed])  # which may be written later
             for place, at, written in child.returned:
                 made[place] = handed[at].copy_(made[place]) if written else handed[at]
             return filled(child.result, made)
@@ -106,7 +109,7 @@ class Unit:
 
     @contextmanager
     def _with(self, values: dict[int, Tensor]) -> Iterator[None]:
-        """The modules hold these tensors; what they write on themselves is undone."""
+        """Set the tensors of the modules, and undo what the modules write to themselves."""
         kept = [(module, _state(module)) for module in self.owners]
         try:
             for module in self.owners:
@@ -137,13 +140,15 @@ def _exchange(module: nn.Module, values: dict[int, Tensor]) -> None:
 
 
 def _fresh_each(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """One that is given twice stays one: attention to itself is computed in another way."""
+    """Copy tensors; one that occurs twice is copied once, because self-attention is computed in
+    another way.
+    """
     made = {id(tensor): _fresh(tensor) for tensor in {id(t): t for t in tensors}.values()}
     return [made[id(tensor)] for tensor in tensors]
 
 
 def _fresh(tensor: Tensor) -> Tensor:
-    """In memory of its own: a leaf of the graph may not be written in place, and layers do."""
+    """Copy a tensor: layers may write in place, which autograd refuses for a leaf."""
     passed: Tensor = _Passed.apply(tensor)  # type: ignore[no-untyped-call]
     return passed
 
@@ -160,14 +165,14 @@ class _Passed(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Made:
-    """What a unit gave: results in the order of `labels`, gradients in that of `Given.flat`."""
+    """The results of a unit in the order of `labels`, gradients in that of `Given.flat`."""
 
     results: list[Tensor]
     gradients: list[Tensor | None]
 
 
 def run_on_device(unit: Unit, given: Given, seeds: Sequence[Tensor | None]) -> Made:
-    """Forward, and backward from the gradients of the results; brought to the host."""
+    """Run forward, and backward from the gradients of the results; returns copies on the host."""
     backward = any(seed is not None for seed in seeds)
     leaves = given.flat()
     with torch.inference_mode(False), own_graph(), torch.set_grad_enabled(backward):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An optimizer's step as a call: parameters, gradients and state in, parameters out."""
+"""A step of an optimizer as a call: parameters, gradients and state in, parameters out."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from op_tools.one_iter.record_store import OneIterError
 
 @dataclass
 class Update:
-    """One step of one optimizer."""
+    """A step of an optimizer."""
 
     optimizer: Optimizer
     number: int
-    state: Any = None  # of whoever watches
+    state: Any = None  # of the watcher
 
     @property
     def path(self) -> str:
@@ -34,7 +34,7 @@ class Update:
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     def given(self) -> dict[str, Any]:
-        """What the step starts from."""
+        """The start of the step."""
         own = self.parameters
         return {
             "inputs": own,
@@ -51,7 +51,7 @@ def _numbers(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def load(update: Update, recorded: Recorded) -> None:
-    """The recorded start, so that the step alone is judged."""
+    """Load the recorded start, so that the step is judged alone."""
     given, own = recorded.kwargs, update.parameters
     found = [tuple(p.shape) for p in own]
     wanted = [tuple(p.shape) for p in given["inputs"]]
@@ -77,7 +77,7 @@ def _load_group(group: dict[str, Any], numbers: dict[str, Any]) -> None:
             group[key].copy_(value)
         elif key == "betas":
             group[key] = tuple(value)
-        elif key not in ("fused", "foreach", "capturable"):  # those are the device's own way
+        elif key not in ("fused", "foreach", "capturable"):  # options of the implementation
             group[key] = value
 
 
@@ -97,7 +97,7 @@ def _load_state(optimizer: Optimizer, parameter: Tensor, state: dict[str, Any]) 
 def judged(update: Update, recorded: Recorded, names: dict[int, str]) -> list[Item]:
     """A verdict on each parameter after the step.
 
-    Rounding of what was there and of what was added are allowed, whatever is left of both.
+    Rounding of the old value and of the update is allowed, however small the new value is.
     """
     items = []
     rows = zip(

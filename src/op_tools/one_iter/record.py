@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An iteration as it goes on the trusted device, written down."""
+"""Recording of an iteration on the trusted device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Guard = Callable[[Call], Callable[..., Callable[..., None]]]
 
 
 class Recording:
-    """Writes each call when it is over, and its gradients when the backward pass has been there."""
+    """Writes each call when it is over, and its gradients after its backward pass."""
 
     def __init__(self, writer: Writer, random: HostRandom, guard: Guard) -> None:
         self._writer, self._random, self._guard = writer, random, guard

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of an iteration on disk: an archive of op_tools for each rank, and its calls by name.
+"""The record of an iteration on disk: an archive for each rank, with its calls by name.
 
-A call holds what went in (`inputs`; of a model also `parameters` and `buffers`), what came out, and
-the gradients of both. Nothing in the file can run.
+A call has its inputs (`inputs`; of a model also `parameters` and `buffers`), its results, and the
+gradients of both. Nothing in the file can run.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from op_tools.tensors.snapshot import once
 
 VERSION = 1
 Key = tuple[str, str, int]  # kind, path, number
-ABOUT = 0  # the id of what the record says of itself
+ABOUT = 0  # the id of the description of the record
 
 
 class OneIterError(DeeplinkError):
-    """A record that cannot be read, or that is of another program."""
+    """A record that is damaged, or that is of another program."""
 
 
 def file_of(folder: Path) -> Path:
@@ -35,7 +35,7 @@ def file_of(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Entry:
-    """Which call it is. `children` are the ids of the modules that it called, in order."""
+    """The identity of a call. `children` are the ids of the modules that it called, in order."""
 
     id: int
     kind: str  # "module", "operator" or "optimizer"
@@ -53,7 +53,7 @@ class Entry:
 
 
 class Writer:
-    """Writes in the background. The file has its name only when it is whole."""
+    """Writes in the background. The file gets its final name when it is complete."""
 
     def __init__(self, folder: Path) -> None:
         self.place = file_of(folder)
@@ -69,33 +69,33 @@ class Writer:
         self.calls = 0
 
     def about(self, facts: dict[str, Any]) -> None:
-        """What the record says of itself, before any call."""
+        """Write the description of the record, before any call."""
         header = {"id": ABOUT, "name": "one_iter", "version": VERSION}
         self._write("input", header, (), facts)
 
     def call(self, entry: Entry, given: dict[str, Any], made: dict[str, Any]) -> None:
-        """A call that is over; both hold snapshots already."""
+        """Write a finished call, whose inputs and results are snapshots."""
         header = {**vars(entry), "level": entry.kind, "module": entry.path}
         self._store.write(Part("input", header, (), given))
         self._store.write(Part("output", header, (made,), {}))
         self.calls += 1
 
     def gradients(self, entry: Entry, found: Gradients) -> None:
-        """Of a call's results and arguments, as the backward pass has told them."""
+        """Write the gradients of a call's results and arguments."""
         header = {"id": entry.id, "name": entry.name}
         for kind, side in (("grad_inputs", found.inputs), ("grad_outputs", found.outputs)):
             more = {"complete": found.complete}
             self._store.write(Part(kind, header, tuple(side), {}, more))
 
     def take(self, value: Any) -> Any:
-        """A value as it is now, with snapshots in the place of its tensors."""
+        """Encode a current value, with snapshots instead of tensors."""
         return encode(value, once(self._store.take))
 
     def _write(self, kind: str, header: dict[str, Any], args: Sequence[Any], kwargs: Any) -> None:
         self._store.write(Part(kind, header, self.take(tuple(args)), self.take(kwargs)))
 
     def close(self, whole: bool) -> int:
-        """The bytes of the file; one that is not whole is taken away."""
+        """Close the file, and return its size; an incomplete file is deleted."""
         self._store.close()
         if self._store.failed:
             raise OneIterError(f"{self.place} could not be written: {self._store.failed}.")
@@ -107,7 +107,7 @@ class Writer:
 
 
 class Book:
-    """A record for reading: which calls there are, and each of them with its tensors."""
+    """A record for reading: its calls, and each call with its tensors."""
 
     def __init__(self, folder: Path) -> None:
         self.place = file_of(folder)
@@ -132,7 +132,7 @@ class Book:
 
     @property
     def identity(self) -> identity.Identity | None:
-        """The device that the record was made on; None: the record is older than that line."""
+        """The device of the record; None: an older record without it."""
         return identity.read(self.about)
 
     def load(self, entry: Entry) -> Recorded:

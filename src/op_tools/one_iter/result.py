@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was found of each layer, which one is the first that diverges, and all of it as JSON."""
+"""The result for each layer, the first layer that diverges, and all of it as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ Direction = Literal["forward", "backward"]
 
 @dataclass
 class Finding:
-    """One call of one layer, alone on what was recorded, and how far the run had drifted there.
+    """The verdict on a call of a layer alone, on the recorded inputs, and the drift of the run at
+    this call.
 
     Drift is the root mean square of the differences over that of the recorded values.
     """
@@ -28,20 +29,22 @@ class Finding:
     entry: Entry
     forward: list[Item] = field(default_factory=list)
     backward: list[Item] = field(default_factory=list)
-    skipped: str = ""  # why it was not judged alone
+    skipped: str = ""  # the reason why it was not judged alone
     drift: float | None = None
     gradient_drift: float | None = None
 
     @property
     def label(self) -> str:
-        """The layer's path, or the operator; with the number of its call after the first."""
+        """The path of the layer, or the operator; with the number of the call after
+        the first one.
+        """
         path = self.entry.path
         if self.entry.kind == "operator":
             path = path.rsplit(".", 1)[-1] + "()"
         return path if not self.entry.number else f"{path} (call {self.entry.number + 1})"
 
     def wrong(self, direction: Direction) -> Item | None:
-        """The worst of what is wrong in one direction."""
+        """The worst error in one direction."""
         items = self.forward if direction == "forward" else self.backward
         bad = [item for item in items if not item.verdict.passed]
         return max(bad, key=lambda item: item.verdict.ratio, default=None)
@@ -52,7 +55,7 @@ class Finding:
 
     @property
     def ratio(self) -> float:
-        """Of its largest error to what is allowed."""
+        """The largest error, relative to the allowed one."""
         return max((item.verdict.ratio for item in (*self.forward, *self.backward)), default=0.0)
 
     def as_dict(self) -> dict[str, Any]:
@@ -84,12 +87,12 @@ def _item(item: Item) -> dict[str, Any]:
 
 
 def _number(value: float | None) -> float | str | None:
-    """JSON has no infinity and no nan."""
+    """A number for JSON, with infinity and nan as null."""
     return value if value is None or math.isfinite(value) else str(value)
 
 
 def first(findings: Sequence[Finding]) -> tuple[Finding, Direction] | None:
-    """The first layer that diverges as the iteration goes: forward, then backward."""
+    """The first layer that diverges in the order of the iteration: forward, then backward."""
     ordered = sorted(findings, key=lambda finding: finding.entry.id)
     for finding in ordered:
         if finding.wrong("forward") is not None and finding.entry.kind != "optimizer":
@@ -101,7 +104,7 @@ def first(findings: Sequence[Finding]) -> tuple[Finding, Direction] | None:
 
 
 def drift(mine: Sequence[Tensor | None], recorded: Sequence[Tensor | None]) -> float | None:
-    """The largest among the tensors of one call; None where nothing is comparable."""
+    """The largest drift of the tensors of a call; None: nothing is comparable."""
     found = [
         _relative(a.detach().cpu(), b.detach())
         for a, b in zip(mine, recorded, strict=False)

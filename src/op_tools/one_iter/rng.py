@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers of an iteration: drawn on the host from seeds, the same ones on every device."""
+"""Random numbers of an iteration: generated on the host from seeds, equal on every device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from op_tools.tools.fallback import OpFallback, give_back
 
 
 class HostRandom(OpFallback):
-    """A call that draws random numbers runs on the host, from a seed that goes by the layer."""
+    """Runs calls with random numbers on the host, from a seed for each layer."""
 
     hook = "OneIterationHook"
 
@@ -31,7 +31,7 @@ class HostRandom(OpFallback):
         self._drawn: Counter[str] = Counter()
 
     def restart(self, path: str) -> None:
-        """A call of this layer begins; one that is made again draws the same."""
+        """Begin a call of a layer; a repeated call gets equal numbers."""
         self._drawn[path] = 0
 
     def wants(self, name: str) -> bool:
@@ -55,4 +55,4 @@ class HostRandom(OpFallback):
         return give_back(call, done, device)
 
     def finish(self, started: Started) -> None:
-        """Nothing is said of it."""
+        """Print nothing."""

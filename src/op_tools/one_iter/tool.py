@@ -34,9 +34,9 @@ Mode = Literal["record", "compare"]
 
 class OneIteration:
     """`with OneIteration("rec"): train()` records; with `mode="compare"` the run starts from the
-    record, and each layer of it is held against the record.
+    record, and each layer is compared with it.
 
-    Without a folder, all is read from the settings, and the program ends after the iteration.
+    Without a folder, all options come from the settings, and the program ends after the iteration.
     """
 
     def __init__(
@@ -50,31 +50,31 @@ class OneIteration:
         if self.mode not in ("record", "compare"):
             raise SettingError(f"OneIteration(mode={mode!r}): allowed are record and compare.")
         self.step = step if step is not None else settings.OP_ONE_ITER_STEP.get()
-        self.bytes = 0  # of the record that was written
+        self.bytes = 0  # of the written record
         self._tools: list[Any] = []
         self._handles: list[Any] = []
         self._over = True
         self._problem: OneIterError | None = None
 
-    # What was found.
+    # Results.
 
     @property
     def findings(self) -> list[Finding]:
-        """Of each call that was compared, in the order of the iteration."""
+        """The findings for the compared calls, in the order of the iteration."""
         found = self._watcher.findings if isinstance(self._watcher, Comparing) else {}
         return [found[key] for key in sorted(found)]
 
     @property
     def first(self) -> tuple[Finding, Direction] | None:
-        """The first layer that diverges; None: all are as they should be."""
+        """The first layer that diverges; None: no layer."""
         return first(self.findings)
 
-    # Life.
+    # Start and stop.
 
     def start(self) -> Self:
-        """Begin to watch; a record that cannot be read or written is told here."""
+        """Start; an error for a record that cannot be read or written."""
         if not engine.active():
-            step_counter.reset()  # of an optimizer that was before
+            step_counter.reset()  # of an earlier optimizer
         self._base = step_counter.current()
         self._over, self._problem = False, None
         self._numbers: Counter[Any] = Counter()
@@ -98,13 +98,13 @@ class OneIteration:
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
         ]
-        lifecycle.begun(self)
+        lifecycle.register(self)
         return self
 
     def stop(self, quiet: bool = False) -> None:
-        """The program is over; an iteration that was not reached is told.
+        """Stop, and report an iteration that was not reached.
 
-        `quiet`: not by a process that called no module, as a loader of data is.
+        `quiet`: do not report in a process without module calls, such as a data loader.
         """
         if not self._over and quiet and not self._numbers:
             self._unwatch()
@@ -119,11 +119,11 @@ class OneIteration:
             raise problem
 
     def close(self) -> None:
-        """At the end of Python, where nobody has stopped it."""
+        """Stop at the end of the process."""
         self.stop(quiet=True)
 
-    def forget(self) -> None:
-        """In a forked child nothing is watched: the record is the parent's."""
+    def after_fork(self) -> None:
+        """Stop in a forked child: the record is the parent's."""
         self._writer = None
         self._unwatch()
 
@@ -144,13 +144,13 @@ class OneIteration:
             if unfinished:
                 self._close(whole=False)
 
-    # While it goes on.
+    # During the iteration.
 
     def _on(self) -> bool:
         return not self._over and self._done() == self.step
 
     def _done(self) -> int:
-        """Iterations since the start."""
+        """The number of iterations since the start."""
         return step_counter.current() - self._base
 
     def _guard(self, call: Call) -> Callable[..., Callable[..., None]]:
@@ -178,11 +178,11 @@ class OneIteration:
                 action(update)
         except OneIterError as error:
             self._fail(error)
-        except Exception as error:  # a tool must not kill the program that it watches
+        except Exception as error:  # a tool must not end the program
             tool_errors.add("OneIteration", update.path, error)
 
     def _fail(self, error: OneIterError) -> None:
-        """The record and the program do not fit: nothing more is compared."""
+        """End the comparison: the record and the program do not match."""
         self._problem, self._over = error, True
         if self._ends:
             self._unwatch()
@@ -199,7 +199,7 @@ class OneIteration:
             self._problem = OneIterError(
                 f"the program ended after {self._done()} steps, before the iteration "
                 f"{self.step} (they count from 0), or without calling a module in it.",
-                "ask for an earlier one with --step, or let it train longer.",
+                "choose an earlier one with --step, or let the program train longer.",
             )
         self._close(whole=reached)
         if self._problem is None and self._book is not None:
@@ -229,7 +229,7 @@ class OneIteration:
 
     def _unwatch(self) -> None:
         self._over = True
-        lifecycle.over(self)
+        lifecycle.unregister(self)
         while self._handles:
             self._handles.pop().remove()
         while self._tools:
@@ -245,7 +245,7 @@ def _status(problem: OneIterError | None, found: Any) -> int:
 
 
 class _Told:
-    """A watcher whose errors about the record reach whoever started it."""
+    """A watcher that passes errors about the record to its owner."""
 
     def __init__(self, watcher: Watcher, fail: Callable[[OneIterError], None]) -> None:
         self._watcher, self._fail = watcher, fail

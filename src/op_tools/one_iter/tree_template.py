@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A value with its tensors taken out, to be filled with others."""
+"""The structure of a value, with slots instead of tensors."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Slot:
 
 
 def flat(value: Any) -> list[Tensor]:
-    """Every tensor in a value, in the order of its slots."""
+    """The tensors of a value, in the order of the slots."""
     found: list[Tensor] = []
     mapped(value, lambda leaf: found.append(leaf) if isinstance(leaf, Tensor) else None)
     return found
 
 
 def emptied(value: Any) -> Any:
-    """The structure of a value with slots for its tensors. What a call could change is copied;
-    TypeError where it cannot be.
+    """Replace the tensors of a value by slots. Mutable containers are copied; TypeError if that is
+    impossible.
     """
     count = iter(range(2**31))
 
@@ -53,10 +53,10 @@ def _kept(item: Any) -> Any:
         return item
     try:
         return copy.deepcopy(item)
-    except Exception as error:  # of any class of the program's
+    except Exception as error:  # of a class of the program
         raise TypeError(f"a {type(item).__name__} cannot be given again: {error}") from None
 
 
 def filled(structure: Any, tensors: Sequence[Tensor]) -> Any:
-    """The structure with these tensors in its slots."""
+    """Fill the slots of a structure with tensors."""
     return mapped(structure, lambda leaf: tensors[leaf.place] if isinstance(leaf, Slot) else leaf)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A unit's results and gradients, each with a verdict: as recorded, or right by the judge."""
+"""Verdicts on a unit's results and gradients: equal to the record, or correct by the judge."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOISE = 32  # roundoffs
 
 @dataclass(frozen=True)
 class Case:
-    """A unit with what was recorded of it, on the host, in the order of its results and leaves."""
+    """A unit with its record, on the host, in the order of its results and leaves."""
 
     unit: Unit
     name: str
@@ -36,11 +36,11 @@ class Case:
     result_labels: list[str]
     gradient_labels: list[str]
     autocast: torch.dtype | None = None
-    precision: Precision = EXACT  # what the device may do to float32
+    precision: Precision = EXACT  # the precision of float32 on the device
 
 
 def judged(case: Case, made: Made) -> tuple[list[Item], list[Item]]:
-    """The verdicts forward and backward."""
+    """Judge the results and the gradients."""
     again = _Again(case)
     forward = [
         Item(label, _verdict(again, mine, recorded, place, again.forward))
@@ -79,16 +79,17 @@ def _verdict(
 
 
 def _is_noise(mine: Tensor, recorded: Tensor) -> bool:
-    """Whether every difference is that of sums in another order, beside a typical element.
+    """Whether every difference is rounding of sums in another order, relative to a typical element.
 
-    It spares most of what is healthy the dear runs. Not for half types: their steps are wide.
+    It saves an expensive run for most correct results. Not for half types, whose rounding is
+    coarse.
     """
     if mine.dtype != recorded.dtype or mine.shape != recorded.shape:
         return False
     if mine.dtype not in (torch.float32, torch.float64):
         return False
     recorded = recorded.detach()
-    largest = (mine - recorded).abs().max()  # a nan is not within anything
+    largest = (mine - recorded).abs().max()  # a nan is above any limit
     typical = recorded.abs().median()
     return bool(largest <= NOISE * FORMATS[mine.dtype].roundoff * typical)
 
@@ -103,14 +104,14 @@ class _Again:
         requires = frozenset(id(leaf) for leaf in given.flat() if leaf.requires_grad)
         self.again = Again(call, requires, writes=False, types=WIDE, inside=case.autocast)
         self.again.precision = case.precision
-        self.again.draws_nothing = True  # the unit draws from seeds of its own
+        self.again.draws_nothing = True  # the unit has its own seeds
         self.taken = Taken(self.again, None, [], wants_gradient=bool(requires))
         self.forward = _Forward(self)
         self.backward = _Backward(self)
 
     @cached_property
     def run(self) -> Run | None:
-        """None where the host cannot do it."""
+        """Run the unit; None: the host cannot run it."""
         try:
             return self.again.reference(grad=self.taken.wants_gradient)
         except NoReferenceError:
@@ -118,7 +119,7 @@ class _Again:
 
 
 class _Side(Drawn):
-    """What `verdict_on` asks for: the record as the plain run, and what rounding may do."""
+    """The arguments of `verdict_on`: the record as the plain run, and the effect of rounding."""
 
     def __init__(self, again: _Again) -> None:
         self._again = again
@@ -131,7 +132,7 @@ class _Side(Drawn):
         raise NotImplementedError
 
     def _drawn(self, samples: int | None) -> list[Tensor | None] | None:
-        assert self.reference is not None  # asked for only then
+        assert self.reference is not None  # computed when needed
         centre = [None if tensor is None else tensor.detach() for tensor in self.reference]
         return noise(self._again.again, self.once, centre, samples)
 

@@ -14,7 +14,7 @@ from deeplink.errors import DeeplinkError
 from op_tools.capture.encoding import Recorded
 from op_tools.core import op_names
 
-# Where torch keeps functions that are called by name; anything else could be any code at all.
+# The namespaces whose functions a capture may name.
 SPACES = frozenset(
     """
     torch.nn.functional torch.nn.init torch.functional torch.special torch.linalg torch.fft
@@ -31,12 +31,6 @@ class ReplayError(DeeplinkError):
     """A captured call that cannot be replayed; the text is the reason."""
 
 
-def writes(name: str) -> bool:
-    """Whether the name of an operator says that it writes its first argument."""
-    word = op_names.last(name)
-    return (word.endswith("_") and not word.endswith("__")) or word.startswith("__i")
-
-
 def function_of(recorded: Recorded, device: torch.device, trust: Sequence[str] = ()) -> Any:
     """Resolve the function of a captured call. ReplayError unless it is an operator."""
     name = recorded.name
@@ -51,7 +45,7 @@ def function_of(recorded: Recorded, device: torch.device, trust: Sequence[str] =
     if not trusted and name.split(".")[0] not in ("torch", "aten"):
         raise ReplayError(
             f"{name} is not torch's, and a capture may name anything.",
-            f"if you know it, say --trust {name.split('.')[0]}.",
+            f"--trust {name.split('.')[0]} allows the functions of this package.",
         )
     try:
         func = op_names.resolve(name)

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from deeplink import vendor
+from deeplink.vendor import Vendor
 from op_tools.capture import encoding, folder_store
 from op_tools.capture.encoding import Device, Drawing, Opaque, Recorded
 from op_tools.capture.packed_reader import SUFFIX, Archive
 from op_tools.core import dispatch, op_names
 from op_tools.core.call import tensors
-from op_tools.replay.allowed_functions import ReplayError, function_of, writes
+from op_tools.replay.allowed_functions import ReplayError, function_of
 from op_tools.tensors.host_transfer import mapped
 from op_tools.tensors.snapshot import rebuild, values
 
@@ -49,7 +50,7 @@ class Replayed:
     result: Any
     mutated: dict[int, Tensor]  # arguments that were captured as written, after the replay
     gradients: list[Tensor | None] | None  # of the arguments; None: no backward pass
-    random: bool  # it drew random numbers
+    random: bool  # it generated random numbers
     device: torch.device
 
 
@@ -58,17 +59,17 @@ def load_cases(path: str | Path) -> list[Case]:
     root = Path(path)
     if not root.exists():
         raise ReplayError(f"there is nothing at {root}.")
-    found = list(_archived(root)) if root.is_file() else []
+    cases = list(_archived(root)) if root.is_file() else []
     if root.is_dir():
-        found = [Case(str(folder)) for folder in folder_store.find(root)]
+        cases = [Case(str(folder)) for folder in folder_store.find(root)]
         for file in sorted(root.rglob(f"*{SUFFIX}")):
-            found += _archived(file)
-    if not found:
+            cases += _archived(file)
+    if not cases:
         raise ReplayError(
             f"no captured call at {root}: neither a folder with input.pth nor a *{SUFFIX} file.",
             "give the folder that OpCapture wrote to, op_tools_results unless it was set.",
         )
-    return found
+    return cases
 
 
 def _archived(file: Path) -> Iterator[Case]:
@@ -87,20 +88,16 @@ def _archived(file: Path) -> Iterator[Case]:
 def replay(
     case: Case | Recorded,
     device: str | torch.device | None = None,
-    *,
-    dtype: torch.dtype | None = None,
-    backward: bool = True,
     trust: Sequence[str] = (),
 ) -> Replayed:
     """Replay a call. Without a device: on the captured one where this machine has it.
 
-    `dtype` is for the floating tensors; `trust` names packages other than torch whose functions
-    may be called. The backward pass runs from the captured gradients of the results.
+    `trust` names packages other than torch whose functions may be called. The backward pass runs
+    from the captured gradients of the results.
     """
     recorded = case.load() if isinstance(case, Case) else case
     target = target_device(str(device)) if device is not None else home(recorded)
-    call = Prepared(recorded, target, dtype, trust, backward)
-    return call.run()
+    return Prepared(recorded, target, trust=trust).run()
 
 
 class Prepared:
@@ -123,30 +120,23 @@ class Prepared:
         self.wants_backward = backward and bool(
             recorded.grad_outputs and any(g is not None for g in recorded.grad_outputs)
         )
-        for leaf in _leaves((recorded.args, recorded.kwargs)):
-            if isinstance(leaf, Opaque):
-                raise ReplayError(f"an argument was not captured, only its text: {leaf}")
         self.fresh()
 
     def fresh(self) -> None:
         """Copy the captured arguments to the device again: a run may have written them."""
         recorded = self.recorded
-        was = list(tensors(recorded.args, recorded.kwargs))
-        self._first = {id(t): at for at, t in reversed(list(enumerate(was)))}
-        self._made: dict[int, Tensor] = {}  # by the captured tensor
-        self._leaves: dict[int, Tensor] = {}  # that want a gradient, by the tensor that is given
+        captured = list(tensors(recorded.args, recorded.kwargs))
+        self._first = {id(t): at for at, t in reversed(list(enumerate(captured)))}
+        self._copies: dict[int, Tensor] = {}  # by the id of the captured tensor
+        self._leaves: dict[int, Tensor] = {}  # that need a gradient, by the id of the argument
         with torch.no_grad():
             self.args, self.kwargs = mapped((recorded.args, recorded.kwargs), self._value)
-        self._given = [self._made[id(tensor)] for tensor in was]
+        # the tensors among the arguments, with the values that runs have written
+        self.inputs = [self._copies[id(tensor)] for tensor in captured]
         if isinstance(self.kwargs.get("device"), (str, int)):
             self.kwargs["device"] = self._place(self.kwargs["device"])
         if op_names.last(recorded.name) == "to" and isinstance((*self.args, None)[1], (str, int)):
             self.args = (self.args[0], self._place(self.args[1]), *self.args[2:])
-
-    @property
-    def given(self) -> list[Tensor]:
-        """The tensors among the arguments, with what runs have written so far."""
-        return self._given
 
     @property
     def wanted(self) -> frozenset[int]:
@@ -158,10 +148,10 @@ class Prepared:
         state = _random_state(self.device)
         with dispatch.unseen(), self.modes():
             result = self.forward()
-        drawn = _random_state(self.device) != state
+        random = _random_state(self.device) != state
         gradients = self.backward(result) if self.wants_backward else None
-        mutated = {at: self._given[at].detach() for at in self.recorded.mutated}
-        return Replayed(result, mutated, gradients, drawn, self.device)
+        mutated = {at: self.inputs[at].detach() for at in self.recorded.mutated}
+        return Replayed(result, mutated, gradients, random, self.device)
 
     def forward(self) -> Any:
         with torch.set_grad_enabled(self.wants_backward):
@@ -178,20 +168,19 @@ class Prepared:
 
     def backward(self, result: Any) -> list[Tensor | None]:
         """Compute the gradients of the arguments, one for each tensor among them."""
-        given = self.recorded.grad_outputs or []
         outputs, seeds = [], []
-        for output, seed in zip(tensors(result), given, strict=False):
+        for output, seed in zip(tensors(result), self.recorded.grad_outputs or [], strict=False):
             if seed is not None and output.requires_grad:
                 outputs.append(output)
                 seeds.append(seed.detach().to(self.device).to(output.dtype))
         leaves = list(dict.fromkeys(self._leaves.values()))
         if not outputs or not leaves:
-            return [None] * len(self._given)
+            return [None] * len(self.inputs)
         with dispatch.unseen():
-            found = torch.autograd.grad(outputs, leaves, seeds, allow_unused=True)
-        by_leaf = {id(leaf): grad for leaf, grad in zip(leaves, found, strict=True)}
-        # a tensor that was given twice has its gradient at its first place
-        return [by_leaf.pop(id(self._leaves.get(id(given))), None) for given in self._given]
+            gradients = torch.autograd.grad(outputs, leaves, seeds, allow_unused=True)
+        by_leaf = {id(leaf): grad for leaf, grad in zip(leaves, gradients, strict=True)}
+        # the gradient of a tensor that occurs twice is at its first place
+        return [by_leaf.pop(id(self._leaves.get(id(each))), None) for each in self.inputs]
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -202,6 +191,8 @@ class Prepared:
             return self.dtype
         if isinstance(value, Drawing):
             return self._generator(value)
+        if isinstance(value, Opaque):
+            raise ReplayError(f"an argument was not captured, only its text: {value}")
         return value
 
     def _place(self, named: torch.device | str | int) -> Any:
@@ -210,29 +201,30 @@ class Prepared:
 
     def _tensor(self, tensor: Tensor) -> Tensor:
         """Copy a tensor to the device with its strides; a CPU tensor of a device call stays."""
-        if id(tensor) in self._made:
-            return self._made[id(tensor)]
+        if id(tensor) in self._copies:
+            return self._copies[id(tensor)]
         at = self._first.get(id(tensor), -1)
         stays = at >= 0 and self.recorded.devices[at].startswith("cpu") and self._accelerated
-        made = copy_to(tensor, torch.device("cpu") if stays else self.device, self.dtype)
-        found = self.recorded.grad_inputs or []
-        wants = tensor.requires_grad or (0 <= at < len(found) and found[at] is not None)
-        if self.wants_backward and wants and (made.is_floating_point() or made.is_complex()):
-            self._leaves[id(made)] = made.requires_grad_()
-        self._made[id(tensor)] = made
-        return made
+        copy = copy_to(tensor, torch.device("cpu") if stays else self.device, self.dtype)
+        grads = self.recorded.grad_inputs or []
+        wants = tensor.requires_grad or (0 <= at < len(grads) and grads[at] is not None)
+        if self.wants_backward and wants and (copy.is_floating_point() or copy.is_complex()):
+            self._leaves[id(copy)] = copy.requires_grad_()
+        self._copies[id(tensor)] = copy
+        return copy
 
     def _through(self, value: Any) -> Any:
         """Replace a leaf that the call writes by a copy: autograd refuses writes to leaves."""
         if not isinstance(value, Tensor) or id(value) not in self._leaves:
             return value
-        places = [at for at, given in enumerate(self._given) if given is value]
-        if not (self.recorded.written.intersection(places) or writes(self.recorded.name)):
+        places = [at for at, each in enumerate(self.inputs) if each is value]
+        in_place = op_names.sounds_in_place(self.recorded.name)
+        if not (in_place or self.recorded.written.intersection(places)):
             return value
         passed: Tensor = _Identity.apply(value)  # type: ignore[no-untyped-call]
         self._leaves[id(passed)] = value
         for at in places:
-            self._given[at] = passed
+            self.inputs[at] = passed
         return passed
 
     def _generator(self, drawing: Drawing) -> torch.Generator:
@@ -278,16 +270,6 @@ def _wide(own: torch.dtype, wanted: torch.dtype) -> torch.dtype:
     return wanted
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        yield from _leaves(list(value.values()))
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _leaves(item)
-    else:
-        yield value
-
-
 def _random_state(device: torch.device) -> tuple[bytes, ...]:
     states = [torch.get_rng_state()]
     module = getattr(torch, device.type, None)
@@ -296,7 +278,7 @@ def _random_state(device: torch.device) -> tuple[bytes, ...]:
     return tuple(state.numpy().tobytes() for state in states)
 
 
-# Where.
+# Devices.
 
 
 def home(recorded: Recorded) -> torch.device:
@@ -310,35 +292,37 @@ def home(recorded: Recorded) -> torch.device:
 
 
 @cache
-def target_device(asked: str) -> torch.device:
+def target_device(wanted: str) -> torch.device:
     """The device that a user names for a replay; ReplayError when this machine does not have it.
 
     "cuda" is the chosen vendor's device where there is no CUDA, as ditorch has it.
     """
-    kind, colon, index = asked.partition(":")
+    kind, colon, index = wanted.partition(":")
     chosen = default_device(kind)
-    name = asked
+    name = wanted
     if kind == "cuda" != chosen.type and _problem(kind):
         name = chosen.type + (colon + index if chosen.type != "cpu" else "")
     problem = _problem(name)
     if not problem:
         return torch.device(name)
-    rows = [row.vendor for row in vendor.discover() if row.vendor and row.status == "available"]
-    allowed = sorted({"cpu", "cuda", *(row.device for row in rows)})
+    allowed = sorted({"cpu", "cuda", *(row.device for row in _available())})
     raise ReplayError(
-        f"device {asked!r} cannot be used: {problem}; allowed: {', '.join(allowed)}.",
+        f"device {wanted!r} cannot be used: {problem}; allowed: {', '.join(allowed)}.",
         "`deeplink doctor` shows the devices of this machine.",
     )
 
 
 @cache
 def default_device(kind: str = "") -> torch.device:
-    """The device of the vendor that has this kind, else of the one that is chosen."""
-    rows = [row.vendor for row in vendor.discover() if row.vendor and row.status == "available"]
-    chosen = next((v for v in rows if v.device == kind), None) or vendor.choose().vendor
+    """The device of the available vendor of this kind, else of the chosen vendor."""
+    chosen = next((v for v in _available() if v.device == kind), None) or vendor.choose().vendor
     if chosen.device_module and _problem(chosen.device):
         importlib.import_module(chosen.device_module)
     return torch.device(chosen.device)
+
+
+def _available() -> list[Vendor]:
+    return [row.vendor for row in vendor.discover() if row.vendor and row.status == "available"]
 
 
 def _problem(name: str) -> str:

@@ -15,10 +15,9 @@ from xml.etree import ElementTree
 
 import torch
 
-from deeplink import settings
-from deeplink.compare import EXACT, TOLERANCES, Difference, worst
+from deeplink.compare import Difference, worst
 from deeplink.errors import DeeplinkError
-from op_tools.core import op_names, output_paths, terminal
+from op_tools.core import output_paths, terminal
 from op_tools.replay import Prepared, Replayed, default_device
 from op_tools.timing import console
 
@@ -44,8 +43,8 @@ class Outcome:
 
     @property
     def error(self) -> float:
-        found = worst(self.rows)
-        return found.max_abs if found is not None else 0.0
+        largest = worst(self.rows)
+        return largest.max_abs if largest is not None else 0.0
 
     def as_dict(self) -> dict[str, Any]:
         times = {
@@ -93,7 +92,7 @@ def framework(device: str | None) -> str:
 
 
 def show_time(
-    prepared: Prepared, side: Literal["forward", "backward"], number: int, made: Any, took: float
+    prepared: Prepared, side: Literal["forward", "backward"], number: int, result: Any, took: float
 ) -> None:
     """Show the time of one run in ms; with OP_TOOLS_VERBOSE also its tensors."""
     recorded, name = prepared.recorded, prepared.recorded.name
@@ -102,12 +101,12 @@ def show_time(
         terminal.say(times + "\n\n")
     elif side == "forward":
         rows = terminal.argument_rows(f"{name} inputs", prepared.args, prepared.kwargs)
-        rows += terminal.tensor_rows(f"{name} outputs", made)
+        rows += terminal.tensor_rows(f"{name} outputs", result)
         terminal.show_call("", str(recorded.header.get("site") or "(unknown line)"), rows, times)
     else:
         seeds = [g.to(prepared.device) for g in recorded.grad_outputs or [] if g is not None]
         rows = terminal.tensor_rows(f"{name} grad_outputs", (seeds,))
-        rows += terminal.tensor_rows(f"{name} grad_inputs", ([g for g in made if g is not None],))
+        rows += terminal.tensor_rows(f"{name} grad_inputs", ([g for g in result if g is not None],))
         terminal.say("\n".join([terminal.call_table(rows), times]))
 
 
@@ -141,33 +140,6 @@ def _time_rows(outcome: Outcome) -> list[tuple[object, ...]]:
 
 def _cell(ms: float | None) -> str:
     return "-" if ms is None else f"{ms:.8f}"
-
-
-def show_check(outcome: Outcome) -> None:
-    """Show the classic table of a comparison."""
-    columns = (
-        "name",
-        "allclose",
-        "max_abs_diff",
-        "max_relative_diff",
-        "atol",
-        "rtol",
-        "error_info",
-    )
-    rows = []
-    for row in outcome.rows:
-        figures = (row.max_abs, row.max_rel, *_tolerance(outcome.name, row.dtype or "int64"))
-        error = "" if row.close else row.message
-        shown = (f"{figure:.9f}" for figure in figures)
-        rows.append((f"{outcome.name} {row.path}", row.close, *shown, error))
-    if rows:
-        terminal.say(terminal.grid(columns, rows))
-
-
-def _tolerance(name: str, dtype: str) -> tuple[float, float]:
-    """atol and rtol, as they were set or else by default."""
-    default = TOLERANCES.get(getattr(torch, dtype), EXACT)
-    return settings.op_tolerance(op_names.last(name), dtype) or (default[1], default[0])
 
 
 # The summary.

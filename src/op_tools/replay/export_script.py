@@ -12,21 +12,21 @@ from torch import Tensor
 from op_tools.capture.encoding import Device, Drawing, Opaque, Recorded, device_type
 from op_tools.core import op_names
 from op_tools.core.call import tensors
-from op_tools.replay.allowed_functions import ReplayError, function_of, writes
+from op_tools.replay.allowed_functions import ReplayError, function_of
 from op_tools.tensors.host_transfer import mapped
 
 _HOST = ("cpu", "meta")  # kinds of devices that every machine has
 
-TEMPLATE = '''"""@NAME@, as it was captured@WHERE@.
+TEMPLATE = '''"""@NAME@, @TITLE@@WHERE@.
 
-    python @SCRIPT@ [device]     exits with 0 when it gives what it gave then, else with 1
+    python @SCRIPT@ [device]     exits with 0 if the results are @EXPECTED@, else with 1
 """
 
 import sys
 
 import torch
 
-RANDOM = @RANDOM@  # it draws numbers, or returns memory as it is: values are not compared
+RANDOM = @RANDOM@  # random numbers or uninitialised memory: values are not compared
 DEVICE = sys.argv[1] if len(sys.argv) > 1 else @DEVICE@
 try:
     torch.empty(0, device=DEVICE)
@@ -48,7 +48,7 @@ def argument(dense, shape, stride, on_device, wants_grad):
 
 
 def flat(value):
-    """What a result holds, in order."""
+    """The values of a result, in order."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
@@ -57,13 +57,13 @@ def flat(value):
 
 
 def same(label, made, wanted):
-    """Whether one thing is what was captured; says how it is not."""
+    """Whether a value is as expected; prints the difference."""
     if isinstance(wanted, str) or RANDOM:
         def kind(value):
             return (value.dtype, value.shape) if isinstance(value, torch.Tensor) else type(value)
         good = kind(made) == kind(wanted) and (RANDOM or made == wanted)
         if not good:
-            print(f"{label}: {made!r:.200}, captured was {wanted!r:.200}")
+            print(f"{label}: {made!r:.200}, expected {wanted!r:.200}")
         return good
     try:
         made = made.detach().cpu() if isinstance(made, torch.Tensor) else made
@@ -74,8 +74,8 @@ def same(label, made, wanted):
     return True
 
 
-leaves = [argument(*item) for item in data["given"]]
-given = [@GIVEN@ for leaf in leaves]
+leaves = [argument(*item) for item in data["inputs"]]
+inputs = [@GIVEN@ for leaf in leaves]
 torch.manual_seed(0)
 @MODES@result = @CALL@
 
@@ -84,11 +84,11 @@ if data["output"] is not None:
     made = flat(result)
     good = len(made) == len(data["output"])
     if not good:
-        print(f"{len(made)} things came back, {len(data['output'])} were captured")
+        print(f"{len(made)} values, expected {len(data['output'])}")
     for i, (one, wanted) in enumerate(zip(made, data["output"])):
         good &= same(f"output {i}", one, wanted)
 for place, wanted in data["mutated"].items():
-    good &= same(f"argument {place} after the call", given[place], wanted)
+    good &= same(f"argument {place} after the call", inputs[place], wanted)
 if data["seeds"]:
     results = [one for one in flat(result) if isinstance(one, torch.Tensor)]
     pairs = [(one, seed) for one, seed in zip(results, data["seeds"]) if seed is not None]
@@ -101,73 +101,76 @@ if data["seeds"]:
     )
     for (i, grad), one in zip(wanted, grads):
         good &= same(f"gradient of argument {i}", one, grad)
-print("@NAME@:", "as it was captured" if good else "NOT as it was captured")
+print("@NAME@:", "@GOOD@" if good else "@BAD@")
 sys.exit(0 if good else 1)
 '''
 
-# what the script says where it is not held against what was captured
-RIGHT = {
-    '"""@NAME@, as it was captured@WHERE@.': '"""@NAME@ on arguments that were captured@WHERE@.',
-    "exits with 0 when it gives what it gave then, else with 1": "exits with 0 when it is right, "
-    "as on the CPU, else with 1",
-    '"as it was captured" if good else "NOT as it was captured"': '"right" if good else "WRONG"',
-    "captured was {wanted": "right is {wanted",
-    "were captured": "are right",
+# Texts of a script that compares with the captured results, or with correct ones.
+CAPTURED = {
+    "TITLE": "as it was captured",
+    "EXPECTED": "those that were captured",
+    "GOOD": "as it was captured",
+    "BAD": "NOT as it was captured",
+}
+CORRECT = {
+    "TITLE": "on captured arguments",
+    "EXPECTED": "those of the CPU",
+    "GOOD": "right",
+    "BAD": "WRONG",
 }
 
 
 def export(recorded: Recorded, path: str | Path, right: bool = False) -> Path:
     """Write the script and its data, and return the path of the data; ReplayError if it cannot be.
 
-    `right`: the results of the record are not what the device gave but what is right.
+    `right`: the results in the record are the correct ones, not those of the device.
     """
     script = Path(path).with_suffix(".py")
-    function_of(recorded, torch.device("cpu"))  # refuses what is no operator
-    given: list[Tensor] = []
+    function_of(recorded, torch.device("cpu"))  # ReplayError unless it is an operator
+    inputs: list[Tensor] = []
     name = recorded.name
     to_device = op_names.last(name) in op_names.UPLOADS
     values = (recorded.args[0], Device("cuda")) if to_device else recorded.args
-    args = [_code(value, given) for value in values]
+    args = [_code(value, inputs) for value in values]
     if op_names.last(name) == "to" and isinstance((*values, None)[1], (str, int)):
-        args[1] = _keyword("device", values[1], given)
+        args[1] = _keyword("device", values[1], inputs)
     if not to_device:
-        args += [f"{key}={_keyword(key, value, given)}" for key, value in recorded.kwargs.items()]
+        args += [f"{key}={_keyword(key, value, inputs)}" for key, value in recorded.kwargs.items()]
     header = recorded.header
     function = f"torch.ops.{name}" if name.startswith("aten.") else name
     function = "torch.Tensor.to" if to_device else function
     where = f": call {header.get('id', '')}" + (f", {header['site']}" if header.get("site") else "")
-    # a leaf may not be written in place
+    # autograd refuses a write to a leaf
     through = "leaf.clone() if leaf.requires_grad else leaf"
-    filled = {
+    in_place = bool(recorded.written) or op_names.sounds_in_place(name)
+    fields = {
+        **(CORRECT if right else CAPTURED),
         "NAME": name,
         "WHERE": where,
         "SCRIPT": script.name,
         "RANDOM": str(op_names.is_random(name)),
         "DEVICE": repr(str(header.get("device") or "cpu")),
-        "GIVEN": through if recorded.written or writes(name) else "leaf",
+        "GIVEN": through if in_place else "leaf",
         "MODES": _modes(recorded),
         "CALL": f"{function}({', '.join(args)})",
     }
     text = TEMPLATE
-    if right:
-        for was, now in RIGHT.items():
-            text = text.replace(was, now)
-    for word, value in filled.items():
+    for word, value in fields.items():
         text = text.replace(f"@{word}@", value)
     script.write_text(text, encoding="utf-8")
     data = script.with_suffix(".pt")
-    torch.save(_data(recorded, given), data)
+    torch.save(_data(recorded, inputs), data)
     return data
 
 
-def _data(recorded: Recorded, given: list[Tensor]) -> dict[str, Any]:
+def _data(recorded: Recorded, inputs: list[Tensor]) -> dict[str, Any]:
     all_given = list(tensors(recorded.args, recorded.kwargs))
-    order = [_place(tensor, given) for tensor in all_given]
-    gradients: list[Tensor | None] = [None] * len(given)
+    order = [_place(tensor, inputs) for tensor in all_given]
+    gradients: list[Tensor | None] = [None] * len(inputs)
     if recorded.complete:
         for place, gradient in reversed(list(zip(order, recorded.grad_inputs or [], strict=False))):
-            gradients[place] = gradient  # of one that is given twice, that of its first place
-    devices = [""] * len(given)
+            gradients[place] = gradient  # a tensor that occurs twice: of its first place
+    devices = [""] * len(inputs)
     for place, device in zip(order, recorded.devices, strict=False):
         devices[place] = device
     places = (str(recorded.header.get("device") or ""), *devices)
@@ -180,11 +183,11 @@ def _data(recorded: Recorded, given: list[Tensor]) -> dict[str, Any]:
             not (accelerated and device.startswith("cpu")),
             gradient is not None,
         ]
-        for tensor, device, gradient in zip(given, devices, gradients, strict=True)
+        for tensor, device, gradient in zip(inputs, devices, gradients, strict=True)
     ]
     wanted = any(gradient is not None for gradient in gradients)
     return {
-        "given": items,
+        "inputs": items,
         "output": _flat(recorded.output) if recorded.has_output else None,
         "mutated": {order[at]: value.detach() for at, value in recorded.mutated.items()},
         "seeds": recorded.grad_outputs if wanted else None,
@@ -192,8 +195,8 @@ def _data(recorded: Recorded, given: list[Tensor]) -> dict[str, Any]:
     }
 
 
-def _place(tensor: Tensor, given: list[Tensor]) -> int:
-    return next(at for at, known in enumerate(given) if known is tensor)
+def _place(tensor: Tensor, inputs: list[Tensor]) -> int:
+    return next(at for at, known in enumerate(inputs) if known is tensor)
 
 
 def _dense(tensor: Tensor) -> Tensor:
@@ -230,20 +233,20 @@ def _modes(recorded: Recorded) -> str:
     return "".join(lines)
 
 
-def _keyword(key: str, value: Any, given: list[Tensor]) -> str:
+def _keyword(key: str, value: Any, inputs: list[Tensor]) -> str:
     if key == "device" and isinstance(value, (str, int)) and device_type(value) not in _HOST:
         return "DEVICE"
-    return _code(value, given)
+    return _code(value, inputs)
 
 
-def _code(value: Any, given: list[Tensor]) -> str:
-    """The Python expression of a value; a tensor is an element of `given`."""
+def _code(value: Any, inputs: list[Tensor]) -> str:
+    """The Python expression of a value; a tensor is an element of `inputs`."""
 
     def walk(item: Any) -> str:
-        return _code(item, given)
+        return _code(item, inputs)
 
     if isinstance(value, Tensor):
-        return _tensor(value, given)
+        return _tensor(value, inputs)
     if isinstance(value, (torch.device, Device)):
         kind = device_type(value)
         return f"torch.device({kind!r})" if kind in _HOST else "torch.device(DEVICE)"
@@ -266,9 +269,9 @@ def _code(value: Any, given: list[Tensor]) -> str:
     return "..." if value is ... else repr(value)
 
 
-def _tensor(value: Tensor, given: list[Tensor]) -> str:
+def _tensor(value: Tensor, inputs: list[Tensor]) -> str:
     if value.layout != torch.strided or value.is_nested:
         raise ReplayError(f"a tensor of layout {value.layout} is not exported.")
-    if not any(known is value for known in given):
-        given.append(value)
-    return f"given[{_place(value, given)}]"
+    if not any(known is value for known in inputs):
+        inputs.append(value)
+    return f"inputs[{_place(value, inputs)}]"

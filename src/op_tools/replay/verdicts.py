@@ -24,7 +24,6 @@ from op_tools.core import dispatch, op_names, terminal
 from op_tools.core.call import Call, tensors
 from op_tools.core.gradients import Gradients
 from op_tools.replay import Prepared, Replayed
-from op_tools.replay.allowed_functions import writes
 from op_tools.tensors.host_transfer import Copies, host_copy
 
 Against = Literal["captured", "cpu", "float64"]
@@ -53,8 +52,8 @@ def differences(
 
 
 def _held(operator: str, got: Any, want: Any) -> list[Difference]:
-    """Compare with a run in other types: by the tolerance that is set for the operator and type, as
-    OpAutoCompare does (the reference rounded to the result's type), else by the type's tolerance.
+    """Compare with a run in other types, by the tolerance set for the operator and the type, else
+    by the tolerance of the type. The reference is rounded to the type of the result.
     """
     rows = compare(got, want, check_dtype=False)
     mine, theirs = list(tensors(got)), list(tensors(want))
@@ -92,12 +91,13 @@ def rerun_of(recorded: Recorded, host: Prepared, number: int, result: Any) -> Ag
     level, cast = recorded.header.get("level", "api"), recorded.header.get("autocast")
     call = Call(number, recorded.name, host.func, host.args, host.kwargs, level)
     call.device = host.device
-    wrote = bool(recorded.written or recorded.mutated or writes(recorded.name))
+    in_place = op_names.sounds_in_place(recorded.name)
+    wrote = bool(recorded.written or recorded.mutated or in_place)
     autocast = getattr(torch, cast[1]) if cast else None
     return again_of(call, host.wanted, wrote, autocast, [one.dtype for one in tensors(result)])
 
 
-def taken(prepared: Prepared, again: Replayed, number: int, trust: Sequence[str]) -> Taken:
+def record_of(prepared: Prepared, again: Replayed, number: int, trust: Sequence[str]) -> Taken:
     """Make the record of OpAutoCompare for a call that was just replayed."""
     recorded = prepared.recorded
     host = Prepared(recorded, eligibility.HOST, None, trust, prepared.wants_backward)
@@ -107,36 +107,36 @@ def taken(prepared: Prepared, again: Replayed, number: int, trust: Sequence[str]
     made.precision = precision.now(call)
     copies = Copies(host_copy)
     with torch.no_grad(), dispatch.unseen():
-        result, after = copies.of(again.result), copies.of(prepared.given)
+        result, after = copies.of(again.result), copies.of(prepared.inputs)
         given = call.given_others(prepared.args, prepared.kwargs)
         rows = console.device_rows(given, again.result)
     device, where = str(prepared.device), str(recorded.header.get("site") or "")
     return Taken(made, result, after, prepared.wants_backward, device, rows, where=where)
 
 
-def compared(taken: Taken, again: Replayed, recorded: Recorded, shown: bool) -> list[Item]:
+def compared(record: Taken, again: Replayed, recorded: Recorded, shown: bool) -> list[Item]:
     """Judge a replay by OP_AUTOCOMPARE_STANDARD; NoReferenceError where there is no reference.
 
     `shown`: print the tables of OpAutoCompare.
     """
     standard = settings.OP_AUTOCOMPARE_STANDARD.get()
-    reason = eligibility.unfit(taken.call) or eligibility.kind(taken.results)
+    reason = eligibility.unfit(record.call) or eligibility.kind(record.results)
     if reason:
         raise NoReferenceError(reason)
     with torch.no_grad(), dispatch.unseen():
-        items = host_verdicts.forward(taken, standard)
+        items = host_verdicts.forward(record, standard)
         if shown:
-            console.show_forward(taken, items)
+            console.show_forward(record, items)
         if again.gradients is None or recorded.grad_outputs is None:
             return items
         copies = Copies(host_copy)
         sides = copies.of(list(recorded.grad_outputs)), copies.of(again.gradients)
         found = Gradients(*sides, complete=True)
         for gradient, copy in copies:
-            taken.on_device[id(copy)] = terminal.tensor_rows("", gradient)[0][1:]
-        backward = host_verdicts.backward(taken, found.outputs, found.inputs, standard)
+            record.on_device[id(copy)] = terminal.tensor_rows("", gradient)[0][1:]
+        backward = host_verdicts.backward(record, found.outputs, found.inputs, standard)
         if shown:
-            console.show_backward(taken, found, backward)
+            console.show_backward(record, found, backward)
     return items + backward
 
 

@@ -22,10 +22,10 @@ _LEAVES = frozenset({Tensor, int, float, bool, str, type(None), torch.dtype, tor
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The same structure with `change` applied to every leaf; types of containers are kept."""
+    """Apply `change` to every leaf of a structure; the types of containers stay."""
     if type(value) in _LEAVES or isinstance(value, Tensor):  # hot path
         return change(value)
-    if isinstance(value, PackedSequence):  # its sizes have to be on the CPU
+    if isinstance(value, PackedSequence):  # whose sizes must be on the CPU
         rest = [mapped(item, change) for item in (value.data, *value[2:])]
         return PackedSequence(rest[0], value.batch_sizes, *rest[1:])
     if isinstance(value, tuple):
@@ -53,24 +53,24 @@ def _mapped_dict(value: dict[Any, Any], change: Callable[[Any], Any]) -> Any:
         return items
     try:
         return type(value)(items)
-    except TypeError:  # a kind of dict that is made in another way
+    except TypeError:  # a subclass of dict with another constructor
         return items
 
 
 @dataclass(eq=False, slots=True)
 class _Copy:
-    """A tensor and its stand-in, as they were before the call."""
+    """A tensor and its copy, as they were before the call."""
 
     original: Tensor
     copy: Tensor
-    version: int | None  # autograd's count of writes; None: an inference tensor has none
+    version: int | None  # autograd's count of writes; an inference tensor has none
     node: Any  # of the copy in the graph
-    values: Tensor | None  # of the copy; None: they are not compared
+    values: Tensor | None  # of the copy; None: not compared
 
 
 @dataclass(frozen=True)
 class Written:
-    """A stand-in that a call has written."""
+    """A copy that a call has written."""
 
     original: Tensor
     copy: Tensor
@@ -78,7 +78,7 @@ class Written:
     is_recorded: bool  # the write is part of the graph
 
     def write_back(self) -> None:
-        """Writes the values into the original, counted and recorded by autograd as in the copy."""
+        """Write the values into the original, counted and recorded by autograd as in the copy."""
         original, copy = self.original, self.copy
         if original.shape != copy.shape:  # `out=`
             with torch.no_grad():
@@ -95,7 +95,7 @@ class Written:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Whether the elements of a tensor fill a piece of memory, each once, in any order."""
+    """Whether the elements of a tensor fill a block of memory, each once, in any order."""
     steps = sorted(zip(tensor.stride(), tensor.shape, strict=True))
     expected = 1
     for stride, size in steps:
@@ -106,25 +106,18 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 class Copies:
-    """Stand-ins of tensors, one for each: a tensor that is given twice is copied once.
+    """Copies of tensors. A tensor that occurs twice is copied once.
 
-    With the call that is made on them, `written()` returns the stand-ins that it wrote. Arguments
-    that overlap in memory have stand-ins that overlap, where the call may write one of them.
+    With the call that runs on the copies, `written()` returns the copies that it wrote. If the call
+    may write one of several arguments that overlap in memory, their copies overlap, too.
     """
 
-    def __init__(
-        self,
-        copy: Callable[[Tensor], Tensor],
-        made: Iterable[tuple[Tensor, Tensor]] = (),
-        call: Call | None = None,
-    ) -> None:
+    def __init__(self, copy: Callable[[Tensor], Tensor], call: Call | None = None) -> None:
         self._copy = copy
-        self._made: dict[int, _Copy] = {}
+        self._copies: dict[int, _Copy] = {}
         self._declared = mutation.declared(call) if call is not None else frozenset()
         self._compares = call is not None and mutation.may_write_unseen(call)
-        for leaf, stand_in in made:  # already
-            self._add(leaf, stand_in)
-        self._together: list[list[Tensor]] = []  # stand-ins that overlap
+        self._overlapping: list[list[Tensor]] = []  # copies
         if call is not None and (self._declared or mutation.may_write(call)):
             for overlap in overlaps(call.given):
                 self._add_together([call.given[place] for place in overlap.places], overlap)
@@ -136,29 +129,29 @@ class Copies:
     def _one(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        if id(leaf) not in self._made:
+        if id(leaf) not in self._copies:
             self._add(leaf, self._copy(leaf))
-        return self._made[id(leaf)].copy
+        return self._copies[id(leaf)].copy
 
     def _add_together(self, members: list[Tensor], overlap: Overlap) -> None:
         copies = [self._copy(member) for member in members]
         if any(copy is member for copy, member in zip(copies, members, strict=True)):
-            return  # not copied: the arguments themselves overlap
+            return  # no copies: the arguments themselves overlap
         for copy, view in zip(copies, overlap.together(copies), strict=True):
             copy.data = view
-        self._together.append(copies)
+        self._overlapping.append(copies)
         for member, copy in zip(members, copies, strict=True):
             self._add(member, copy)
 
     def counting(self, tensor: Tensor) -> list[Tensor]:
         """The tensors whose versions count the writes to the memory of a tensor.
 
-        Stand-ins that overlap have a version each.
+        Each of several overlapping copies has a version.
         """
         if tensor.layout != torch.strided or tensor.is_nested:
             return [tensor]
         memory = tensor.untyped_storage().data_ptr()
-        for copies in self._together:
+        for copies in self._overlapping:
             if copies[0].untyped_storage().data_ptr() == memory:
                 return [tensor, *copies]
         return [tensor]
@@ -167,34 +160,31 @@ class Copies:
         version = None if copy.is_inference() else copy._version
         compares = self._compares and copy is not leaf
         values = copy.detach().clone() if compares else None
-        self._made[id(leaf)] = _Copy(leaf, copy, version, copy.grad_fn, values)
+        self._copies[id(leaf)] = _Copy(leaf, copy, version, copy.grad_fn, values)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Pairs of original and stand-in."""
-        return ((one.original, one.copy) for one in self._made.values())
+        """Pairs of original and copy."""
+        return ((each.original, each.copy) for each in self._copies.values())
 
     def written(self) -> list[Written]:
-        """The stand-ins that the call has written, for a call that was given to `__init__`."""
-        found = []
-        for one in self._made.values():
-            copy = one.copy
-            if copy is one.original:
+        """The copies that the call of `__init__` has written."""
+        written = []
+        for each in self._copies.values():
+            copy = each.copy
+            if copy is each.original:
                 continue
-            is_counted = one.version is not None and copy._version != one.version
-            if is_counted or id(one.original) in self._declared or _differ(one.values, copy):
-                is_recorded = copy.grad_fn is not one.node
-                found.append(Written(one.original, copy, is_counted, is_recorded))
-        return found
+            is_counted = each.version is not None and copy._version != each.version
+            if is_counted or id(each.original) in self._declared or _differ(each.values, copy):
+                is_recorded = copy.grad_fn is not each.node
+                written.append(Written(each.original, copy, is_counted, is_recorded))
+        return written
 
     def original_of(self, tensor: Tensor) -> Tensor | None:
-        """The tensor that a stand-in was made of; None for another tensor."""
-        for one in self._made.values():
-            if one.copy is tensor:
-                return one.original
-        return None
+        """The original of a copy; None for another tensor."""
+        return next((original for original, copy in self if copy is tensor), None)
 
     def sharing(self, tensor: Tensor) -> Tensor | None:
-        """The original whose stand-in has the memory of a tensor, as that of a view has."""
+        """The original whose copy shares memory with a tensor, for example with a view."""
         if tensor.layout != torch.strided or tensor.is_nested or not tensor.numel():
             return None
         memory = tensor.untyped_storage().data_ptr()
@@ -205,10 +195,6 @@ class Copies:
                 return original
         return None
 
-    def shares(self, tensor: Tensor) -> bool:
-        """Whether a tensor lies in the memory of a stand-in, as a view of an argument does."""
-        return self.sharing(tensor) is not None
-
 
 def _differ(before: Tensor | None, after: Tensor) -> bool:
     if before is None:
@@ -217,14 +203,13 @@ def _differ(before: Tensor | None, after: Tensor) -> bool:
 
 
 class Saved:
-    """Tensors that the graph of a call on stand-ins saves for the backward pass.
+    """Tensors that the graph of a call on copies saves for the backward pass.
 
-    The program holds the originals and the results on the device. A write to an original or to a
-    result raises in the backward pass, as it does without stand-ins.
+    The program holds the originals and the results on the device. A write to one of them raises an
+    error in the backward pass, as it does without copies.
 
-    A call on stand-ins may contain another call on stand-ins: OpFallback inside of OpDtypeCast,
-    for example. What the graph of the inner call saves is handed on to the outer call, whose
-    originals the program holds.
+    A call on copies may contain another one (OpFallback inside of OpDtypeCast). The tensors that
+    the inner graph saves are passed on to the outer call, whose originals the program holds.
     """
 
     def __init__(self, copies: Copies) -> None:
@@ -233,7 +218,7 @@ class Saved:
 
     @contextmanager
     def hooks(self) -> Iterator[None]:
-        """Hooks on saved tensors, to be entered around the call."""
+        """Hooks on saved tensors, for a `with` statement around the call."""
         outer, _in_force.saved = _in_force.saved, self
         try:
             with torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack):
@@ -243,38 +228,40 @@ class Saved:
 
     def _pack(self, tensor: Tensor) -> _Saved:
         counting = self._copies.counting(tensor)
-        made = _Saved(tensor, counting, _version_of(counting))
-        self._saved.append(made)
-        return made
+        saved = _Saved(tensor, counting, _version_of(counting))
+        self._saved.append(saved)
+        return saved
 
     def returned(self, results: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """After the call: `results` are pairs of a result and what the program gets for it."""
+        """Call it after the call: `results` are pairs of a result and the tensor
+        that replaces it.
+        """
         if not self._saved:
             return
-        places = {
-            result.untyped_storage().data_ptr(): given
-            for result, given in results
+        replacements = {
+            result.untyped_storage().data_ptr(): replacement
+            for result, replacement in results
             if result.layout == torch.strided and not result.is_nested and result.numel()
         }
-        for one in self._saved:
-            if not one.is_current():
+        for saved in self._saved:
+            if not saved.is_current():
                 continue  # written since then: the backward pass raises
-            tensor = one.tensor if one.held is None else one.held
+            tensor = saved.tensor if saved.held is None else saved.held
             if tensor.layout != torch.strided or tensor.is_nested or not tensor.numel():
                 continue
             held = self._copies.sharing(tensor)
             if held is None:
-                held = places.get(tensor.untyped_storage().data_ptr())
+                held = replacements.get(tensor.untyped_storage().data_ptr())
             if held is not None and held is not tensor and not held.is_inference():
-                one.held = held.detach()  # it has the count of writes, and no graph
-                one.version_of_held = one.held._version
+                saved.held = held.detach()  # shares the count of writes, without the graph
+                saved.version_of_held = saved.held._version
         if _in_force.saved is not None:
             _in_force.saved._saved += self._saved
         self._saved = []
 
 
 class _InForce(threading.local):
-    saved: Saved | None = None  # of the innermost call on stand-ins that is running
+    saved: Saved | None = None  # of the innermost call on copies that is running
 
 
 _in_force = _InForce()
@@ -285,11 +272,11 @@ class _Saved:
     tensor: Tensor
     counting: list[Tensor]  # their versions count the writes to the tensor
     version: int
-    held: Tensor | None = None  # what the program has of it
+    held: Tensor | None = None  # the tensor of the program with these values
     version_of_held: int = 0
 
     def is_current(self) -> bool:
-        """Whether neither the tensor nor what the program has of it was written since the call."""
+        """Whether nothing has written the tensor, or the program's tensor, since the call."""
         if self.held is not None and self.held._version != self.version_of_held:
             return False
         return _version_of(self.counting) == self.version
@@ -316,7 +303,7 @@ def _unpack(saved: _Saved) -> Tensor:
 
 
 class _Converted(torch.autograd.Function):
-    """`tensor.to(device, dtype)` whose gradient may be sparse, as that of an embedding."""
+    """`tensor.to(device, dtype)` for gradients that may be sparse, as that of an embedding."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -334,47 +321,45 @@ class _Converted(torch.autograd.Function):
 
 
 def converted(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """The tensor on a device and of a type, followed by autograd; a leaf becomes a leaf."""
+    """Convert a tensor to a device and a type, recorded by autograd."""
     dtype = tensor.dtype if dtype is None else dtype
     if tensor.device == device and tensor.dtype == dtype:
         return tensor
-    if not tensor.requires_grad:
-        return tensor.to(device, dtype)
-    if torch.is_grad_enabled():
-        made: Tensor = _Converted.apply(tensor, device, dtype)  # type: ignore[no-untyped-call]
-        return made
+    if tensor.requires_grad and torch.is_grad_enabled():
+        result: Tensor = _Converted.apply(tensor, device, dtype)  # type: ignore[no-untyped-call]
+        return result
     return tensor.to(device, dtype)
 
 
 def placed(result: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """`converted` of a result. Of a leaf, as of `torch.ones(…, requires_grad=True)`, a leaf."""
+    """Convert a result; a leaf, as `torch.ones(…, requires_grad=True)`, becomes a leaf."""
     if result.requires_grad and result.is_leaf:
         return converted(result.detach(), device, dtype).requires_grad_()
     return converted(result, device, dtype)
 
 
 def kind_of(tensor: Tensor) -> str:
-    """The true name of its kind of device: a program may be shown another one."""
+    """The name of a tensor's device type, also where ditorch shows another one to the program."""
     if torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.PrivateUse1):
         return torch._C._get_privateuse1_backend_name()
     return tensor.device.type
 
 
 def host_copy(tensor: Tensor) -> Tensor:
-    """The values now, on the CPU, in memory of its own, outside of the graph."""
+    """Copy the current values to the CPU, outside of the graph."""
     flat = tensor.detach()
     return flat.clone() if flat.device.type == "cpu" else flat.cpu()
 
 
 def dense(tensor: Any) -> Any:
-    """A sparse tensor, as the gradient of an embedding may be, with all its zeros."""
+    """Convert a sparse tensor, for example the gradient of an embedding, to a dense one."""
     if isinstance(tensor, Tensor) and (tensor.is_sparse or tensor.is_sparse_csr):
         return tensor.to_dense()
     return tensor
 
 
 def is_undisturbed(device: torch.device) -> bool:
-    """Whether neither autocast nor hooks of the program on saved tensors are in force."""
+    """Whether autocast is off, and the program has no hooks on saved tensors."""
     is_on = torch.is_autocast_enabled
     if is_on("cpu") or (device.type not in ("cpu", "meta") and is_on(device.type)):
         return False
@@ -385,9 +370,7 @@ def is_undisturbed(device: torch.device) -> bool:
 def random_state_kept(
     device: torch.device | None = None, generators: Iterable[torch.Generator] = ()
 ) -> Iterator[None]:
-    """Random numbers drawn inside the block are not missed outside it: of the CPU, of a device and
-    of generators.
-    """
+    """Restore the random states of the CPU, a device and generators after the block."""
     cpu = torch.get_rng_state()
     module = None
     if device is not None and device.type not in ("cpu", "meta"):
@@ -407,16 +390,18 @@ def random_state_kept(
 
 
 class Draws:
-    """What a call on the CPU draws in the place of a device."""
+    """Random numbers that a call on the CPU generates instead of a device."""
 
-    is_kept = True  # False: nothing was drawn, as far as the device and the generators know
+    is_kept = True  # False: the generators are restored
 
     def __init__(self) -> None:
-        # a device's generator, its state, the CPU's for it, and the state that one started in
+        # the device's generator and its state, the CPU's generator for it and its first state
         self._generators: dict[int, tuple[torch.Generator, Tensor, torch.Generator, Tensor]] = {}
 
     def stand_in(self, theirs: torch.Generator) -> torch.Generator:
-        """A generator of the CPU for a device's: with its numbers, or seeded by a number of it."""
+        """A generator of the CPU with the numbers of a device's generator, or seeded by one of
+        them.
+        """
         if theirs.device.type == "cpu":
             return theirs
         if id(theirs) not in self._generators:
@@ -431,29 +416,29 @@ class Draws:
         return self._generators[id(theirs)][2]
 
     def restart(self) -> None:
-        """Discards the numbers drawn so far: the call is rerun."""
+        """Reset the generators: the call is rerun."""
         for _, _, ours, start in self._generators.values():
             ours.set_state(start)
 
     def finish(self) -> None:
-        """Moves the generators on, or puts them back."""
+        """Advance the generators of the device, or restore them."""
         for theirs, state, ours, start in self._generators.values():
             if not self.is_kept:
                 theirs.set_state(state)
             elif torch.equal(theirs.get_state(), state) and not torch.equal(
                 ours.get_state(), start
             ):
-                _move_on(theirs)  # a seed that was drawn from it has moved it
+                _advance(theirs)  # unless the number for a seed has advanced it
         self._generators.clear()
 
 
 @contextmanager
 def random_numbers_of(device: torch.device) -> Iterator[Draws]:
-    """The CPU draws what the device's next operator would draw, and the device's generator moves
-    on as by that operator. The CPU's own generator keeps its state.
+    """Let the CPU generate the random numbers of a device's next operator, and advance the device's
+    generator as that operator would. The state of the CPU's generator is restored.
 
-    A device whose numbers the CPU cannot draw keeps its state: the CPU draws from a stream of its
-    own that goes on from block to block. Where the block fails, nothing was drawn.
+    If the CPU cannot generate the numbers of the device, it uses a separate stream, which continues
+    from block to block, and the device's state does not change. An error restores all states.
     """
     outside = torch.get_rng_state()
     own = _host_state(device)
@@ -477,24 +462,24 @@ def random_numbers_of(device: torch.device) -> Iterator[Draws]:
             _streams[device] = after
             if own is not None and not torch.equal(after, own):
                 module = torch.get_device_module(device)
-                _move_on(module.default_generators[device.index or 0])
+                _advance(module.default_generators[device.index or 0])
 
 
 def draws_as_cpu(device: torch.device) -> bool:
-    """Whether the CPU can draw the numbers of a device: both draw the same numbers."""
+    """Whether the CPU can generate the random numbers of a device."""
     return _host_state(device) is not None
 
 
-OFFSET_OF_CALL = 4  # the generator of CUDA, or of a device like it, moves by this with an operator
+OFFSET_OF_CALL = 4  # the offset by which an operator advances the generator of CUDA
 
 
-def _move_on(generator: torch.Generator) -> None:
+def _advance(generator: torch.Generator) -> None:
     generator.set_offset(generator.get_offset() + OFFSET_OF_CALL)
 
 
 def _host_state(device: torch.device, generator: torch.Generator | None = None) -> Tensor | None:
-    """The state of a generator of the CPU that draws what a generator of the device, its default
-    one where none is given, would draw next; None where the CPU cannot draw it.
+    """The state of a CPU generator with the next numbers of a generator of the device (by default
+    its default one); None: the CPU cannot generate them.
     """
     module = getattr(torch, device.type, None)
     if not hasattr(module, "host_rng_state"):
@@ -504,7 +489,7 @@ def _host_state(device: torch.device, generator: torch.Generator | None = None) 
 
 
 def stream_of(device: torch.device) -> Tensor | None:
-    """The state of the stream that the CPU draws from in the place of a device; None: not yet."""
+    """The state of the separate stream of `random_numbers_of`; None: it was not used."""
     return _streams.get(device)
 
 
@@ -513,10 +498,10 @@ _streams: dict[torch.device, Tensor] = {}
 
 @contextmanager
 def no_autocast(device: torch.device) -> Iterator[None]:
-    """Autocast off, for the CPU and for the device."""
+    """Switch autocast off, for the CPU and the device."""
     is_on = torch.is_autocast_enabled
     if not is_on("cpu") and (device.type in ("cpu", "meta") or not is_on(device.type)):
-        yield  # hot path: to switch it off takes long
+        yield  # hot path: switching it off is slow
         return
     with torch.autocast("cpu", enabled=False):
         if device.type in ("cpu", "meta"):

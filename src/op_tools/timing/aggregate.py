@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times of many calls in bounded memory: count, total, least, percentiles, by what they share."""
+"""Times of many calls in bounded memory: count, total, least, percentiles, in groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STEPS = 50  # classes of durations for each factor of e: a percentile is exact 
 
 @dataclass
 class Times:
-    """Milliseconds of some calls. The first one is kept apart: it pays for the warm-up."""
+    """Milliseconds of some calls. `first` includes the warm-up, so `least` leaves it out."""
 
     count: int = 0
     total: float = 0.0
@@ -28,6 +28,7 @@ class Times:
     classes: dict[int, int] = field(default_factory=dict)
 
     def add(self, ms: float) -> None:
+        """Add the time of a call."""
         if not self.count:
             self.first = ms
         elif ms < self.least:
@@ -48,13 +49,13 @@ class Times:
         most: float,
         classes: dict[int, int],
     ) -> None:
-        """The same for many, which the native part has summed up."""
+        """Add the times of many calls, which the native part has summed up."""
         if self.count:
             least = min(first, least)
         self.merge(Times(count, total, first, least, most, classes))
 
     def merge(self, other: Times) -> None:
-        """Takes in the times of others; the first call is the one that was there first."""
+        """Add the times of other calls, which came later."""
         if not other.count:
             return
         if not self.count:
@@ -76,7 +77,7 @@ class Times:
         return self.least if self.least != float("inf") else self.first
 
     def percentile(self, part: float) -> float:
-        """The time that so large a part of the calls keeps below, within 1 %."""
+        """The percentile of a share of the calls, within 1 %."""
         left = part * self.count
         for number in sorted(self.classes):
             left -= self.classes[number]
@@ -87,26 +88,26 @@ class Times:
 
 @dataclass(frozen=True)
 class Kind:
-    """What calls have in common that are counted together."""
+    """The common properties of the calls of a group."""
 
     op: str
-    shape: str
+    shape: str  # types and shapes of the arguments
     module: str
     site: Site | None
 
 
 @dataclass
 class Group:
-    """The times of one kind of calls, and what each of them has to do."""
+    """The times of one kind of calls, and the work of each of them."""
 
     kind: Kind
-    forward: Times = field(default_factory=Times)
-    backward: Times = field(default_factory=Times)
     flops: float = 0.0  # of a call
     backward_flops: float = 0.0
     bytes: float = 0.0
-    backward_bytes: float = 0.0  # of a kernel that is called there
     collective: Collective | None = None
+    backward_bytes: float = 0.0  # of a kernel that the backward pass calls
+    forward: Times = field(default_factory=Times)
+    backward: Times = field(default_factory=Times)
 
 
 @dataclass
@@ -117,7 +118,7 @@ class Line:
     forward: Times = field(default_factory=Times)
     backward: Times = field(default_factory=Times)
     flops: float = 0.0
-    flops_ms: float = 0.0  # time of the calls whose operations are known
+    flops_ms: float = 0.0  # time of the calls with a known number of operations
     bytes: float = 0.0
     bytes_ms: float = 0.0
     share: float = 0.0
@@ -148,7 +149,9 @@ _NAMES: dict[View, Callable[[Kind], str]] = {
 
 
 def summed(groups: Iterable[Group], by: View, nested: bool = False) -> list[Line]:
-    """The groups by what they share, the slowest first; `nested`: calls lie within calls."""
+    """Merge groups by operator, shape, module or line, the slowest first; `nested`: calls contain
+    calls.
+    """
     lines: dict[Hashable, Line] = {}
     for group in groups:
         name = _NAMES[by](group.kind)
@@ -165,9 +168,9 @@ def summed(groups: Iterable[Group], by: View, nested: bool = False) -> list[Line
             line.bytes += group.backward_bytes * group.backward.count
             line.bytes_ms += group.forward.total
             line.bytes_ms += group.backward.total if group.backward_bytes else 0.0
-    found = sorted(lines.values(), key=lambda line: -line.total)
-    every = [line.total for line in found]
+    result = sorted(lines.values(), key=lambda line: -line.total)
+    every = [line.total for line in result]
     whole = max(every, default=0.0) if nested else sum(every)
-    for line in found:
+    for line in result:
         line.share = line.total / whole if whole else 0.0
-    return found
+    return result

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When something happens on a device: by its own events, or by waiting for it."""
+"""Clocks of devices: events of the device, or the host's clock after a synchronization."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ Mark = Any  # an event of the device, or nanoseconds of the host
 
 
 class Clock(Protocol):
-    """Marks moments in a device's work; how far apart two of them are is known later."""
+    """Marks moments in the work of a device, and measures the time between two marks later."""
 
-    note: str  # what a reader should know about its times; empty: nothing
-    by_marks: bool  # of torch's own events, or of the CPU's time: nothing has to be called
+    note: str  # a limit of the times that the summary reports; empty: none
+    by_marks: bool  # torch's events or the CPU's clock, which the native part reads by itself
 
     def mark(self) -> Mark:
-        """Now, in the order of the device's work."""
+        """Mark the current end of the work in the device's queue."""
 
     def ready(self, mark: Mark) -> bool:
-        """Whether the device has come to the mark."""
+        """Whether the device has reached the mark."""
 
     def between(self, start: Mark, end: Mark) -> float:
-        """Milliseconds; waits for the device when it is not there yet."""
+        """Milliseconds between two marks; synchronizes with the device if needed."""
 
     def free(self, mark: Mark) -> None:
-        """The mark will not be asked for again."""
+        """Let the clock use the mark for another moment."""
 
 
 class HostClock:
-    """The host's clock, after the device has done what it was given."""
+    """The host's clock, read after the device has finished its work."""
 
     def __init__(self, wait: Callable[[], object] | None = None, note: str = "") -> None:
         self._wait = wait
@@ -55,7 +55,7 @@ class HostClock:
 
 
 class EventClock:
-    """Events of the device in the current stream; nothing waits. They are used again and again."""
+    """Events of the device in the current stream, without synchronization; events are reused."""
 
     note = ""
 
@@ -87,19 +87,19 @@ class EventClock:
 
 
 def clock_for(device: torch.device, mode: str) -> Clock:
-    """The clock of a device: by events unless it has none, or `sync` was asked for."""
+    """The clock of a device: its events, unless it has none or the mode is "sync"."""
     if device.type == "cpu":
         return HostClock()
     if mode == "sync":
         return HostClock(_waiting(device))
     for events in (_torch_events, _module_events):
         try:
-            found = events(device)
-            found.between(found.mark(), found.mark())
-        except Exception:  # a vendor's package may raise anything; the next way is tried
+            clock = events(device)
+            clock.between(clock.mark(), clock.mark())
+        except Exception:  # a vendor's package may raise anything; try the next one
             continue
-        return found
-    note = f"{device.type} has no events that keep time: each operator is waited for"
+        return clock
+    note = f"{device.type} has no events with times: each operator is synchronized"
     return HostClock(_waiting(device), note)
 
 
@@ -108,7 +108,7 @@ def _torch_events(device: torch.device) -> EventClock:
     stream = torch._C._accelerator_getStream
     return EventClock(
         lambda: torch.Event(device, enable_timing=True),
-        # of this device: an event refuses the stream of another one
+        # an event refuses the stream of another device
         lambda event: event.record(stream(index)),
         by_marks=True,
     )

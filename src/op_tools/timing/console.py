@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What OpTimeMeasure writes and shows: a row for each call, and tables, the slowest first."""
+"""The files and tables of OpTimeMeasure: a row for each call, and summaries, the slowest first."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from deeplink.table import console, table
+from deeplink.table import console
 from op_tools.core import output_paths, terminal, tool_errors
 from op_tools.timing.aggregate import VIEWS, Group, Line, Times, View, summed
 
@@ -26,60 +25,46 @@ _TITLES: dict[View, str] = {
 
 
 def line_of(cells: Iterable[object]) -> str:
-    """Cells as the module csv writes them."""
+    """Format cells as a line of a CSV file."""
     out = io.StringIO()
     csv.writer(out).writerow(cells)
     return out.getvalue()
 
 
 class Csv:
-    """The classic file: one header, one row for each call. Made when there is a row to write."""
+    """The classic file: a header, and a row for each call. The first row creates the file."""
 
     def __init__(self, folder: Path) -> None:
-        when = time.strftime("%Y-%m-%d-%H-%M-%S")
-        self.path = folder / f"op_elasped_info_pid{output_paths.owner(folder)}_{when}.csv"
+        name = f"op_elasped_info_pid{output_paths.owner(folder)}_{output_paths.stamp()}"
+        self.path = folder / f"{name}.csv"
         self._begun = False
         self._failed = False
 
     def write(self, lines: bytes) -> None:
-        """Appends lines of `line_of`; a disk that is full costs the file, not the program."""
+        """Append lines of `line_of`; a full disk ends the file, not the program."""
         if not lines or self._failed:
             return
         try:
-            self._append(lines)
+            if not self._begun:
+                self._begun, self.path = True, output_paths.create(self.path)
+                lines = line_of(COLUMNS).encode() + lines
+            with self.path.open("ab") as file:
+                file.write(lines)
         except OSError as error:
             self._failed = True
             tool_errors.add("OpTimeMeasure", str(self.path), error)
 
-    def _append(self, lines: bytes) -> None:
-        if not self._begun:
-            self._create()
-        with self.path.open("ab") as file:
-            file.write(lines)
-        self._begun = True
-
-    def _create(self) -> None:
-        number, plain = 1, self.path
-        while True:  # started twice in one second
-            try:
-                with self.path.open("x", newline="", encoding="utf-8") as file:
-                    csv.writer(file).writerow(COLUMNS)
-                return
-            except FileExistsError:
-                number += 1
-                self.path = plain.with_stem(f"{plain.stem}-{number}")
-
 
 def write_groups(path: Path, groups: Sequence[Group]) -> None:
-    """The times by operator, shapes, module and line, for `deeplink report`."""
-    found = [
+    """Write the times by operator, shapes, module and line, for `deeplink report`."""
+    rows = [
         {
             "op": group.kind.op,
             "shape": group.kind.shape,
             "module": group.kind.module,
             "site": f"{group.kind.site.file}:{group.kind.site.line}" if group.kind.site else "",
-            "forward": _figures(group.forward),
-            "backward": _figures(group.backward),
+            "forward": _metrics(group.forward),
+            "backward": _metrics(group.backward),
             "flops": group.flops,
             "backward_flops": group.backward_flops,
             "bytes": group.bytes,
@@ -89,22 +74,21 @@ def write_groups(path: Path, groups: Sequence[Group]) -> None:
         for group in groups
     ]
     try:
-        path.write_text(json.dumps({"kind": "time", "version": 1, "groups": found}), "utf-8")
-    except OSError as error:  # a disk that is full costs the file, not the program
+        path.write_text(json.dumps({"kind": "time", "version": 1, "groups": rows}), "utf-8")
+    except OSError as error:  # a full disk ends the file, not the program
         tool_errors.add("OpTimeMeasure", str(path), error)
 
 
-def _figures(times: Times) -> dict[str, float]:
-    names = ("p50", "p95")
-    parts = {name: times.percentile(int(name[1:]) / 100) for name in names}
-    return {"calls": times.count, "total": times.total, "least": times.warm, **parts}
+def _metrics(times: Times) -> dict[str, float]:
+    percentiles = {"p50": times.percentile(0.5), "p95": times.percentile(0.95)}
+    return {"calls": times.count, "total": times.total, "least": times.warm, **percentiles}
 
 
-# What is shown.
+# Tables.
 
 
 def show(groups: Sequence[Group], nested: bool) -> None:
-    """The summary: by operator, by shape, by module, by line, and the collectives."""
+    """Print the summary: by operator, by shape, by module, by line, and the collectives."""
     for by in VIEWS:
         lines = summed(groups, by, nested)
         if by == "op" or len(lines) > 1:
@@ -112,7 +96,7 @@ def show(groups: Sequence[Group], nested: bool) -> None:
     _show_collectives([group for group in groups if group.collective is not None])
 
 
-# Of each column: its heading, its cell, and its rank: a narrow terminal shows the first ones only.
+# The heading, the rank and the cell of each column: a narrow terminal shows the lowest ranks only.
 _CELLS: tuple[tuple[str, int, Callable[[Line], str]], ...] = (
     ("calls", 1, lambda line: str(line.calls)),
     ("total ms", 0, lambda line: f"{line.total:.3f}"),
@@ -140,10 +124,10 @@ def _show_lines(title: str, lines: Sequence[Line], limit: int, by: View) -> None
     if len(lines) > limit:
         rest = Line("rest", share=sum(line.share for line in lines[limit:]))
         rest.forward.total = sum(line.total for line in lines[limit:])
-        known = ("total ms", "share")
-        cells = [show(rest) if name in known else "" for name, _, show in chosen]
+        cells = [show(rest) if name in ("total ms", "share") else "" for name, _, show in chosen]
         rows.append((f"({len(lines) - limit} more)", *cells))
-    _print(title + " (ms of the device)", (by, *(name for name, _, _ in chosen)), rows)
+    columns = (by, *(name for name, _, _ in chosen))
+    terminal.show_table(f"{title} (ms of the device)", columns, rows, numbers=True)
 
 
 def _show_collectives(groups: Sequence[Group]) -> None:
@@ -163,16 +147,13 @@ def _show_collectives(groups: Sequence[Group]) -> None:
             )
         )
     if rows:
-        columns = ("collective", "line", "calls", "ranks", "bytes", "p50", "total ms")
-        _print("Collectives", (*columns, "alg GB/s", "bus GB/s"), rows)
-
-
-def _print(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    console().print(table(title, columns, rows, numbers=True))
+        columns = "collective line calls ranks bytes p50".split()
+        columns += ["total ms", "alg GB/s", "bus GB/s"]
+        terminal.show_table("Collectives", columns, rows, numbers=True)
 
 
 def grid(name: str, identity: int, what: str, ms: float) -> str:
-    """The classic small table of one call."""
+    """Format the time of one call as the small table of the classic tools."""
     return terminal.grid(
         ("name", "forward_id", what, "unit"), [(name, identity, f"{ms:.8f}", "ms")]
     )

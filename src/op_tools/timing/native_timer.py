@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls that OpTimeMeasure times natively: what they have in common, and their lines."""
+"""The calls that OpTimeMeasure times natively: their groups, and their lines in the file."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
@@ -12,19 +12,21 @@ import torch
 
 from deeplink import settings
 from op_tools.core import dispatch, native_library, op_names, tool_errors
-from op_tools.core.call import Call, Site, site_of
+from op_tools.core.call import Call, Site, site_of, tensor_list
 from op_tools.core.native_library import NativeSink, call_headers
 from op_tools.timing.aggregate import Group
-from op_tools.timing.call_shapes import call_shapes, is_brief, shape_of, tensor_texts, text_of
+from op_tools.timing.call_shapes import is_brief, text_of
 from op_tools.timing.console import line_of
 
-GroupOf = Callable[[Call, Hashable, Any], Group]  # of a call, its shapes and its result
+GroupOf = Callable[[Call, Any], Group]  # of a call and its result
 
 
 class NativeTimer:
-    """One run of the tool, as far as it is native; only with the native part."""
+    """The native sink of one run of the tool.
 
-    # `has_clock`: whether torch's own events time a device
+    `has_clock` is whether torch's own events time a device. `flush` is called when lines are ready.
+    """
+
     def __init__(
         self,
         works_on: Callable[[torch.device], bool],
@@ -35,7 +37,8 @@ class NativeTimer:
         helper = native_library.helper()
         assert helper is not None  # by the caller
         self._group_of = group_of
-        self._kinds: list[tuple[Group, Hashable, str]] = []  # shapes of arguments; text of a result
+        # by kind of call: the group, the texts of the tensors among the arguments, of the result
+        self._kinds: list[tuple[Group, list[str], str]] = []
         self._sites: dict[str, Site] = {}
         weak = weakref.proxy(self)  # the sink belongs to this object: no reference cycle
         self._sink = helper.TimeSink(
@@ -64,27 +67,26 @@ class NativeTimer:
         module: str,
         site: str,
     ) -> int:
-        """The number of what a call has in common with others, in the order of `_kinds`."""
+        """Register the kind of a call; returns its index in `_kinds`."""
         with dispatch.unseen():
             record = Call(0, name, func, args, kwargs, module=module, site=self._sites.get(site))
-            shapes = call_shapes(name, args, kwargs)
-            group = self._group_of(record, shapes, result)
-            self._kinds.append((group, shapes, text_of(shape_of(result))))
+            texts = list(map(text_of, tensor_list(args, kwargs)))
+            self._kinds.append((self._group_of(record, result), texts, text_of(result)))
         return len(self._kinds) - 1
 
     @property
     def spent(self) -> int:
-        """Nanoseconds of its own."""
+        """Nanoseconds that the sink itself has used."""
         return int(self._sink.spent)
 
     @property
     def pending(self) -> int:
-        """Calls that are not over."""
+        """The number of calls that are not over."""
         return int(self._sink.pending)
 
     def lines(self, others: list[tuple[int, str]], everything: bool) -> bytes:
-        """Those of the calls that are over, for the file, with those of others by their ids; their
-        times are added to those of their groups.
+        """Format the lines of finished calls, merged by id with `others`, the lines of calls that
+        Python has timed. The times are added to the groups.
         """
         self._sink.limit = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
         lines = bytes(self._sink.lines(everything, others, self._cells))
@@ -95,14 +97,18 @@ class NativeTimer:
         return lines
 
     def _cells(self, kind: int, places: list[int] | None) -> tuple[str, str]:
-        """Its name; the shapes of arguments, results, and the gradients of both."""
-        group, shapes, made = self._kinds[kind]
-        grads = ("-", "-") if places is None else (tensor_texts(shapes, tuple(places)), made)
-        return _line(group.kind.op), _line(group.kind.shape, made, *grads)
+        """The name of an operator, and the columns of shapes; `places` are the arguments that have
+        gradients.
+        """
+        group, tensors, result = self._kinds[kind]
+        columns = (group.kind.shape, result, "-", "-")
+        if places is not None:
+            columns = (group.kind.shape, result, ", ".join(tensors[at] for at in places), result)
+        return _line(group.kind.op), _line(*columns)
 
 
 def _properties(name: str) -> tuple[bool, bool]:
-    """Whether an operator's lists are told by their ends, and whether it is a view."""
+    """Whether the lists of an operator are shown in brief, and whether it is a view."""
     view = name.startswith("torch.") and op_names.last(name) in op_names.NEVER_COPY
     return is_brief(name), view
 

@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from op_tools.timing.aggregate import Group
     from op_tools.timing.call_timer import Row
 
-_BUFFER = 4096  # events that wait to be written
+_BUFFER = 4096  # pending events at most
 
 
 class Trace:
-    """Events of the trace format, written as they come; a file that is cut off still opens."""
+    """A trace file, which is written while the program runs; a truncated file still opens."""
 
     def __init__(self, path: Path) -> None:
         self.path = _own(path)
-        self._waiting: list[str] = []
+        self._pending: list[str] = []
         self._tracks: dict[str, int] = {}
-        self._anchors: dict[int, tuple[Mark, float]] = {}  # of a clock: an event, its time in us
+        self._anchors: dict[int, tuple[Mark, float]] = {}  # by clock: a mark, its time in us
         self._threads: set[int] = set()
         self._handles: list[Any] = []
         self._local = threading.local()
@@ -58,10 +58,10 @@ class Trace:
             ) from None
         self._name("process_name", f"rank {settings.rank()} (pid {self._process})")
 
-    # What is written.
+    # Events.
 
     def call(self, row: Row, spans: Sequence[tuple[Mark, float]], group: Group) -> None:
-        """One call: on its thread, on its device, and each part of its backward pass."""
+        """Add a call: its launch on the host, its time on the device, its backward pass."""
         about = {
             "id": row.id,
             "step": row.step,
@@ -93,14 +93,14 @@ class Trace:
                 self._write(common | {"ph": "f", "bp": "e", "tid": track, "ts": at})
 
     def follow_modules(self) -> None:
-        """Calls of modules, as slices that lie within each other."""
+        """Add the calls of modules, as nested slices."""
         self._handles += [
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
         ]
 
     def close(self) -> Path:
-        """Ends the file; returns where it is."""
+        """End the file, and return its path."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -120,8 +120,8 @@ class Trace:
             return
         stack = self._stack()
         while stack:
-            known, start = stack.pop()
-            if known is module:
+            entered, start = stack.pop()
+            if entered is module:
                 thread = threading.get_ident()
                 self._thread(thread)
                 name = module_stack.path() or type(module).__name__
@@ -139,7 +139,7 @@ class Trace:
     # Times: all on the host's clock, in microseconds.
 
     def anchor(self, clock: Clock) -> None:
-        """Ties a device's clock to the host's: waits for the device, once."""
+        """Synchronize once with the device, to relate its clock to the host's."""
         if not isinstance(clock, HostClock):
             event = clock.mark()
             clock.between(event, event)
@@ -176,26 +176,26 @@ class Trace:
 
     def _write(self, event: dict[str, Any]) -> None:
         with self._lock:
-            self._waiting.append(json.dumps({"pid": self._process} | event))
-            if len(self._waiting) >= _BUFFER:
+            self._pending.append(json.dumps({"pid": self._process} | event))
+            if len(self._pending) >= _BUFFER:
                 self._flush()
 
     def _flush(self, last: bool = False) -> None:
-        text = ",\n".join(self._waiting) + ("\n]\n" if last else ",\n")
-        self._waiting.clear()
+        text = ",\n".join(self._pending) + ("\n]\n" if last else ",\n")
+        self._pending.clear()
         if self._failed:
             return
         try:
             with self.path.open("a" if self._begun else "w", encoding="utf-8") as file:
                 file.write(text if self._begun else "[\n" + text)
             self._begun = True
-        except OSError as error:  # a disk that is full costs the trace, not the program
+        except OSError as error:  # a full disk ends the trace, not the program
             self._failed = True
             tool_errors.add("OpTimeMeasure", str(self.path), error)
 
 
 def _own(path: Path) -> Path:
-    """The path, with the name of this process in it when it is one of several."""
+    """The path of this process's trace: with its rank or pid, if it is one of several."""
     if settings.world() > 1:
         return path.with_stem(f"{path.stem}_rank{settings.rank()}")
     if multiprocessing.parent_process() is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call has to do at the least: floating-point operations and bytes, where they are known."""
+"""The work of a call: floating-point operations and bytes, of operators with a formula."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from op_tools.core.call import Call, tensors
 
 Formula = Callable[..., float]
 
-# They read the rows that they return, not the whole table.
+# Operators that read the rows that they return, not the whole table.
 _GATHER = frozenset(
     "embedding index index_select gather take take_along_dim __getitem__ masked_select".split()
 )
@@ -47,8 +47,8 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> float:
     return 2.0 * (q.numel() * keys + q.numel() // q.shape[-1] * keys * v.shape[-1])
 
 
-# An operator of the api level by its own word; the operands whose gradients cost as much again,
-# and how many times as much each.
+# By the word of an operator at the api level: the formula, the operands whose gradients are
+# products, and the cost of each of these gradients relative to the call.
 _FORMULAS: dict[str, tuple[Formula, tuple[int, ...], float]] = {
     "linear": (_linear, (0, 1), 1.0),
     **dict.fromkeys("matmul mm bmm mv dot __matmul__".split(), (_matmul, (0, 1), 1.0)),
@@ -61,18 +61,18 @@ _FORMULAS: dict[str, tuple[Formula, tuple[int, ...], float]] = {
 
 
 def flops(call: Call, result: Any) -> tuple[float, float]:
-    """Of the call and of its backward pass; 0 where nobody has counted them."""
+    """Floating-point operations of a call and of its backward pass; 0: no formula."""
     if call.level == "aten":
         return _kernel_flops(call, result), 0.0
-    known = _FORMULAS.get(op_names.last(call.name)) if call.level != "module" else None
+    row = _FORMULAS.get(op_names.last(call.name)) if call.level != "module" else None
     out = next(tensors(result), None)
-    if known is None or out is None:
+    if row is None or out is None:
         return 0.0, 0.0
-    formula, operands, times = known
+    formula, operands, times = row
     args = (*call.args, *call.kwargs.values()) if len(call.args) <= max(operands) else call.args
     count = formula(*args, out=out)
-    given = [a for i, a in enumerate(args) if i in operands and isinstance(a, Tensor)]
-    return count, count * times * sum(1 for tensor in given if tensor.requires_grad)
+    factors = [a for i, a in enumerate(args) if i in operands and isinstance(a, Tensor)]
+    return count, count * times * sum(1 for tensor in factors if tensor.requires_grad)
 
 
 def _kernel_flops(call: Call, result: Any) -> float:
@@ -83,13 +83,13 @@ def _kernel_flops(call: Call, result: Any) -> float:
 
 @cache
 def _registry() -> dict[Any, Any]:
-    from torch.utils.flop_counter import flop_registry  # long to import, and not always wanted
+    from torch.utils.flop_counter import flop_registry  # slow to import, and rarely used
 
     return flop_registry
 
 
 def bytes_moved(call: Call, result: Any) -> float:
-    """What is read and written when each operand crosses the memory once; 0 for a view."""
+    """Bytes read and written if each operand is transferred once; 0 for a view."""
     word = op_names.last(call.name)
     if word in _FREE or call.level == "module":
         return 0.0

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`apply_feature`: a tool on chosen functions of torch or of anyone else, under a condition."""
+"""`apply_feature`: a tool on chosen functions of torch or another library, under a condition."""
 
 from __future__ import annotations
 
-import difflib
+import contextlib
 import functools
-import importlib
 import sys
 from collections.abc import Callable, Sequence
 from types import ClassMethodDescriptorType, MethodType, ModuleType, TracebackType
@@ -13,6 +12,7 @@ from typing import Any, Self
 
 from torch.overrides import get_overridable_functions
 
+from deeplink.errors import nearest
 from op_tools.capture.tool import OpCapture
 from op_tools.compare.tool import OpAutoCompare
 from op_tools.core import op_names, terminal
@@ -49,9 +49,7 @@ def apply_feature(
     last one applied is outermost.
     """
     if feature not in FEATURES:
-        near = difflib.get_close_matches(feature, FEATURES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(FEATURES)}"
-        raise ValueError(f"no feature {feature!r}; {hint}")
+        raise ValueError(f"no feature {feature!r}; {nearest(feature, FEATURES)}")
     chosen = [ops] if isinstance(ops, str) or callable(ops) else list(ops)
     if not chosen or any(op == "" for op in chosen):
         raise ValueError(f"apply_feature needs the name of a function, found {ops!r}")
@@ -85,13 +83,13 @@ class Applied:
         owner, attribute = _owner(op, name)
         tool = kind(ops=[name], condition=condition, level="function", **options).start()
         self.tools.append(tool)
-        wanted = name in tool.started.ops and name not in tool.started.disabled
-        if not wanted:
+        if name not in tool.started.ops or name in tool.started.disabled:
             terminal.announce(tool, name, False)
-        if wanted:
-            patch = _patch_of(owner, attribute, func, name)
-            self._patched.append((patch, tool))
-            patch.add(tool)
+            return
+        patch = next((each for each in _patches if each.holds(owner, attribute)), None)
+        patch = patch or _Patch(owner, attribute, func, name)
+        self._patched.append((patch, tool))
+        patch.add(tool)
 
     def undo(self) -> None:
         """Stop the tools and restore what was patched."""
@@ -114,7 +112,7 @@ class Applied:
 
 
 _ABSENT: Any = object()
-_patches: list[_Patch] = []  # that have a tool
+_patches: list[_Patch] = []  # those with a tool
 
 
 class _Patch:
@@ -139,7 +137,7 @@ class _Patch:
         )
 
     def add(self, tool: Tool) -> None:
-        """Put a tool around the function and the tools that are there."""
+        """Put a tool around the function and its other tools."""
         self.plan = Plan("function", self.plan.name, (tool, *self.plan.tools))
         if self not in _patches:
             _patches.append(self)
@@ -163,13 +161,13 @@ class _Patch:
                 setattr(owner, attribute, before)
 
     def _replacement(self, owner: Any, attribute: str, func: Callable[..., Any]) -> Any:
-        """What binds as the attribute did. A class method's tools do not get the class, so that a
-        condition has the parameters that a caller gives.
+        """A replacement of the same kind (method, class method, static method). The tools of a
+        class method do not get the class: a condition has the parameters of the caller.
         """
         if not isinstance(owner, type):
             return self._around(func)
         parents = (vars(kind) for kind in owner.__mro__)
-        plain = next((found[attribute] for found in parents if attribute in found), None)
+        plain = next((each[attribute] for each in parents if attribute in each), None)
         if isinstance(plain, (classmethod, ClassMethodDescriptorType)):
 
             @functools.wraps(func)
@@ -206,14 +204,9 @@ class _Patch:
         self._saved.append((owner, attribute, before, replacement))
 
 
-def _patch_of(owner: Any, attribute: str, func: Callable[..., Any], name: str) -> _Patch:
-    found = next((patch for patch in _patches if patch.holds(owner, attribute)), None)
-    return found or _Patch(owner, attribute, func, name)
-
-
 @functools.cache
 def _overridable() -> frozenset[Any]:
-    return frozenset(f for found in get_overridable_functions().values() for f in found)
+    return frozenset(f for functions in get_overridable_functions().values() for f in functions)
 
 
 def _function(op: Op) -> tuple[Callable[..., Any], str]:
@@ -234,25 +227,19 @@ def _function(op: Op) -> tuple[Callable[..., Any], str]:
 
 def _holder(op: Op) -> Any:
     """The class or the instance that a method is bound to; None: it is not bound."""
-    found = getattr(op, "__self__", None)
-    return None if isinstance(found, ModuleType) else found
+    holder = getattr(op, "__self__", None)
+    return None if isinstance(holder, ModuleType) else holder
 
 
 def _owner(op: Op, name: str) -> tuple[Any, str]:
     """The module, class or instance whose attribute a function is, and the attribute."""
-    parts = name.split(".")
     holder = None if isinstance(op, str) else _holder(op)
     if holder is not None:
-        return holder, parts[-1]
-    for length in range(len(parts) - 1, 0, -1):
-        try:
-            owner: Any = importlib.import_module(".".join(parts[:length]))
-        except ImportError:
-            continue
-        for part in parts[length:-1]:
-            owner = getattr(owner, part, None)
-        if hasattr(owner, parts[-1]) and hasattr(owner, "__dict__"):
-            return owner, parts[-1]
+        return holder, name.rpartition(".")[2]
+    with contextlib.suppress(LookupError):
+        owner, attribute = op_names.owner_of(name)
+        if hasattr(owner, attribute) and hasattr(owner, "__dict__"):
+            return owner, attribute
     raise AttributeError(
         f"{name!r} is an attribute of no module, class or instance, so it cannot be replaced. "
         "Hint: pass the full name, such as 'package.module.Class.method'."

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpDtypeCast: chosen operators compute in another type, and return what they would have."""
+"""OpDtypeCast: runs chosen operators in another type, and returns the types they would return."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from op_tools.core.tool import Started
 from op_tools.tensors.host_transfer import Copies, converted, no_autocast
 from op_tools.tools.fallback import OnCopies, dense, give_back, moves, run
 
-# They are asked for a type; another one is not what the program wants.
+# Conversions to a type that the program chooses.
 CONVERSIONS = frozenset(
     "double float half bfloat16 long int short bool char byte cfloat cdouble chalf to type_as "
     "type _to_copy".split()
@@ -37,16 +37,18 @@ class OpDtypeCast(OnCopies):
     def begin(self, options: Options) -> None:
         super().begin(options)
         self._used: Counter[torch.dtype] = Counter()
-        self._given = options.more.get("casts")
-        self._casts()  # a dict that cannot be is told at the start
+        self._option = options.more.get("casts")
+        self._casts()  # raises at the start for casts that are not allowed
 
     def _casts(self) -> dict[torch.dtype, torch.dtype]:
-        """Read for each call: the classic tools change it while a tool is at work."""
-        given = self._given
-        if isinstance(given, dict):
-            return {_dtype(a): _dtype(b) for a, b in given.items()}
+        """The casts, read for each call: a program may change the setting while the
+        tool is active.
+        """
+        casts = self._option
+        if isinstance(casts, dict):
+            return {_dtype(a): _dtype(b) for a, b in casts.items()}
         setting = settings.OP_DTYPE_CAST_DICT
-        pairs = setting.get() if given is None else setting.parse(given)
+        pairs = setting.get() if casts is None else setting.parse(casts)
         return {_dtype(a): _dtype(b) for a, b in pairs.items()}
 
     def substitute(self, call: Call) -> Any:
@@ -54,15 +56,15 @@ class OpDtypeCast(OnCopies):
         if _asks_for_dtype(call) or moves(call) or not dense(call):
             return NotImplemented
         device = device_of(call.args, call.kwargs)
-        given = [tensor.dtype for tensor in tensors(call.args, call.kwargs)]
-        if device is None or not any(dtype in casts for dtype in given):
+        dtypes = [tensor.dtype for tensor in tensors(call.args, call.kwargs)]
+        if device is None or not any(dtype in casts for dtype in dtypes):
             return NotImplemented
         wanted = self.expected(call, device)
         autocast = torch.is_autocast_enabled(device.type)
-        if autocast:  # it would give the arguments one type: the widest of those asked for
-            floating = [casts.get(dtype, dtype) for dtype in given if dtype.is_floating_point]
+        if autocast:  # which would cast the arguments to the widest of the types
+            floating = [casts.get(dtype, dtype) for dtype in dtypes if dtype.is_floating_point]
             widest = functools.reduce(torch.promote_types, floating)
-            casts = {dtype: widest for dtype in given if dtype.is_floating_point}
+            casts = {dtype: widest for dtype in dtypes if dtype.is_floating_point}
         copies = Copies(lambda t: converted(t, t.device, casts.get(t.dtype)), call=call)
         with no_autocast(device) if autocast else nullcontext():
             done = run(call, copies, copies.of(call.args), copies.of(call.kwargs))
@@ -80,9 +82,9 @@ class OpDtypeCast(OnCopies):
         config = settings.OP_DTYPE_CAST_DICT.show(
             {str(a)[6:]: str(b)[6:] for a, b in self._casts().items()}
         )
-        given = call.args, call.kwargs
+        inputs = call.args, call.kwargs
         sides = (
-            ("input", tensors(given), tensors(copies.of(given))),
+            ("input", tensors(inputs), tensors(copies.of(inputs))),
             ("output", tensors(result), tensors(returned)),
         )
         rows = [
@@ -104,10 +106,10 @@ class OpDtypeCast(OnCopies):
 def _dtype(value: torch.dtype | str) -> torch.dtype:
     if isinstance(value, torch.dtype):
         return value
-    found = getattr(torch, value.removeprefix("torch."), None)
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, value.removeprefix("torch."), None)
+    if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{value!r} is no type of torch")
-    return found
+    return dtype
 
 
 def _asks_for_dtype(call: Call) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpFallback: chosen operators run on the CPU, as if the device had done it."""
+"""OpFallback: runs chosen operators on the CPU instead of the device."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ from op_tools.tensors.host_transfer import (
 )
 
 HALVES = (torch.float16, torch.bfloat16)
-# Autocast asks them for float32 by their `dtype` and leaves the arguments: so their gradients are
+# Autocast sets their `dtype` to float32 and leaves the arguments unchanged, so the gradients are
 # computed in the type of the arguments.
 TAKE_DTYPE = frozenset("prod softmax log_softmax cumprod cumsum sum".split())
 
 
 class OnCopies(Substitute):
-    """Makes a call on copies of its arguments. Views compute nothing, and are left alone."""
+    """Runs calls on copies of their arguments. Views compute nothing, and are left alone."""
 
     def begin(self, options: Options) -> None:
         self.hits: Counter[str] = Counter()
         self._dtypes: dict[Hashable, list[torch.dtype]] = {}
 
     def expected(self, call: Call, device: torch.device, *more: Hashable) -> list[torch.dtype]:
-        """The types of the results on the device, which is asked once for each signature."""
+        """The types of the results on the device, determined once for each signature."""
         key = (signature(call), torch.is_autocast_enabled(device.type), *more)
         if key not in self._dtypes:
             self._dtypes[key] = dtypes_on_device(call, device)
         return self._dtypes[key]
 
     def summary(self, text: str) -> list[str]:
-        """How many calls of which operators; `text`: what became of them."""
+        """The counts of calls by operator; `text` describes what the tool did."""
         total = sum(self.hits.values())
         lines = [f"{type(self).__name__}: {total} calls of {len(self.hits)} operators {text}"]
         if self.hits:
@@ -60,8 +60,9 @@ class OnCopies(Substitute):
 
 
 class OpFallback(OnCopies):
-    """Results, writes to arguments, aliases and gradients are those of the operator on the CPU,
-    on the device. Views and copies between devices are left to the device: they compute nothing.
+    """Runs operators on the CPU. Results, writes, aliases and gradients are returned on the device.
+
+    Views and copies between devices compute nothing and run on the device.
     """
 
     key = "FALLBACK"
@@ -126,7 +127,7 @@ class OpFallback(OnCopies):
         return done
 
     def _under_autocast(self, call: Call, device: torch.device, draws: Draws) -> Done:
-        """In the types that the device's autocast chooses, which the CPU's may not."""
+        """Run in the types that the autocast of the device chooses."""
         chosen = torch.get_autocast_dtype(device.type)
         wanted = self.expected(call, device, chosen)
         floating = [dtype for dtype in wanted if dtype.is_floating_point]
@@ -149,7 +150,7 @@ class OpFallback(OnCopies):
 
 
 def moves(call: Call) -> bool:
-    """Whether a call moves a tensor to another device: that is not the CPU's to do."""
+    """Whether a call copies a tensor to another device, which the CPU must not do."""
     if (
         op_names.last(call.name) not in op_names.TRANSFERS
         and op_names.last(call.name) != "_to_copy"
@@ -165,7 +166,7 @@ def moves(call: Call) -> bool:
 
 
 def dense(call: Call) -> bool:
-    """Whether every tensor is a plain one; a call with another kind is left to the device."""
+    """Whether all tensors are dense; a call with other tensors runs on the device."""
     for tensor in tensors(call.args, call.kwargs):
         if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
             return tool_errors.refuse("sparse, nested or quantized tensors")
@@ -176,7 +177,7 @@ _ABOUT_DEVICES = re.compile(r"same device|two devices|should be the same|on cpu|
 
 
 def _is_mixed(call: Call) -> bool:
-    """Whether a tensor that is no scalar, or a generator, of a call on a device is on the CPU."""
+    """Whether a tensor with dimensions, or a generator, of a call on a device is on the CPU."""
     if any(t.device.type == "cpu" and t.dim() for t in call.given):
         return True
     return any(g.device.type == "cpu" for g in generators_of(call))
@@ -184,24 +185,24 @@ def _is_mixed(call: Call) -> bool:
 
 @dataclass
 class Done:
-    """A call made on copies of its arguments: its result, and what belongs to the copies."""
+    """A call on copies of its arguments: the result, the copies and the tensors
+    saved for autograd.
+    """
 
     result: Any
     copies: Copies
     saved: Saved
 
     @property
-    def results(self) -> list[Tensor]:
-        return list(tensors(self.result))
-
-    @property
     def has_view(self) -> bool:
-        """Whether a result is a view of an argument: it would be one of a copy."""
-        copies = self.copies
-        return any(copies.shares(t) and copies.original_of(t) is None for t in self.results)
+        """Whether a result is a view of a copy, which should be a view of the argument."""
+        sharing, original_of = self.copies.sharing, self.copies.original_of
+        return any(sharing(t) is not None and original_of(t) is None for t in tensors(self.result))
 
     def cast(self, dtype_of: Callable[[Tensor], torch.dtype]) -> None:
-        """Casts results. An argument that is a result stays one if the type is the argument's."""
+        """Cast the results. A result that is an argument stays one if it has the
+        argument's type.
+        """
         self.result = mapped(self.result, lambda leaf: self._cast(leaf, dtype_of))
 
     def _cast(self, leaf: Any, dtype_of: Callable[[Tensor], torch.dtype]) -> Any:
@@ -215,7 +216,7 @@ class Done:
 
 
 def run_on_host(call: Call, halves_as: torch.dtype | None, draws: Draws) -> Done:
-    """The call on copies of its arguments, which autograd follows back to the device."""
+    """Run a call on the CPU, on copies that autograd connects with the arguments."""
 
     def copy(tensor: Tensor) -> Tensor:
         raised = halves_as is not None and tensor.dtype in HALVES
@@ -225,7 +226,7 @@ def run_on_host(call: Call, halves_as: torch.dtype | None, draws: Draws) -> Done
 
 
 def run_on_copies(call: Call, copy: Callable[[Tensor], Tensor], draws: Draws) -> Done:
-    """The call on the CPU, on copies of its arguments; `draws` has the CPU's generators."""
+    """Run a call on the CPU, on copies of its arguments and the generators of `draws`."""
 
     def change(leaf: Any) -> Any:
         if isinstance(leaf, torch.Generator):
@@ -241,36 +242,37 @@ def run_on_copies(call: Call, copy: Callable[[Tensor], Tensor], draws: Draws) ->
 
 
 def run(call: Call, copies: Copies, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Done:
-    """The call on arguments that were made of copies."""
+    """Run a call on arguments that contain `copies`."""
     saved = Saved(copies)
     with saved.hooks():
         return Done(call.run_on(args, kwargs), copies, saved)
 
 
 _CPU = torch.device("cpu")
-# Results that are on the CPU on every device, by their place.
+# The place of a result that is on the CPU on every device.
 _STAY = {"_pack_padded_sequence": 1, "_pad_packed_sequence": 1}
 
 
 def give_back(
     call: Call, done: Done, device: torch.device, dtypes: Iterable[torch.dtype] | None = None
 ) -> Any:
-    """Writes what the call wrote, and moves its results, cast to `dtypes` where they are given: an
-    argument stays that argument.
+    """Write back the written copies, and move the results to the device, cast to `dtypes` if given.
+
+    A result that is an argument stays the argument.
     """
     types = itertools.repeat(None) if dtypes is None else iter(dtypes)
-    for one in done.copies.written():
-        one.write_back()
+    for written in done.copies.written():
+        written.write_back()
     moved: list[tuple[Tensor, Tensor]] = []
 
     def place(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        given, dtype = done.copies.original_of(leaf), next(types)
-        if given is None:
-            given = placed(leaf, device, dtype)
-        moved.append((leaf, given))
-        return given
+        replacement, dtype = done.copies.original_of(leaf), next(types)
+        if replacement is None:
+            replacement = placed(leaf, device, dtype)
+        moved.append((leaf, replacement))
+        return replacement
 
     stays = _STAY.get(op_names.last(call.name))
     if stays is None:
@@ -287,7 +289,7 @@ def generators_of(call: Call) -> list[torch.Generator]:
 
 
 def dtypes_on_device(call: Call, device: torch.device) -> list[torch.dtype]:
-    """The types of the results, by doing the call once on copies; nothing is left of it."""
+    """The types of the results, by one call on copies, which leaves no trace."""
     copies = Copies(lambda tensor: tensor.detach().clone())
     with random_state_kept(device, generators_of(call)), torch.no_grad():
         result = call.func(*copies.of(call.args), **copies.of(call.kwargs))

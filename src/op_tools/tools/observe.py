@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpObserve: the arguments and the result of each call, shown."""
+"""OpObserve: prints the arguments and the result of each call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from op_tools.core.tool import Observer, Started
 
 
 class OpObserve(Observer):
-    """Shows a table for each call."""
+    """Prints a table for each call."""
 
     key = "OBSERVE"
     hook = "OpObserveHook"

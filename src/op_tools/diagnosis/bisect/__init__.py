@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which operators make a program's loss wrong: the program is rerun with part of them elsewhere."""
+"""Search for the operators that make a program's loss wrong, by runs with some of
+them on the CPU.
+"""

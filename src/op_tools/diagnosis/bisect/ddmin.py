@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The smallest set of things with which a check passes, by as few checks as possible.
+"""Find a smallest set of items with which a check passes, by few checks.
 
-It is taken that more of them never hurt: what passes with a set passes with a larger one. Then one
-thing among n is found by log2(n) checks and one to confirm it, each further one by as many again.
-Where that is not so, what is found still passes, and none of it can be left out.
+The search assumes that a superset of a passing set passes, too. Then it needs log2(n) checks and
+one confirmation for one item among n, and as many for each further item. Without the assumption,
+the check still passes with the result, and with none of its items left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Left = Callable[[int], None]
 
 
 class Exhausted(Exception):
-    """No more checks may be made; `smallest` is the smallest set that is known to pass."""
+    """The limit of checks is reached; `smallest` is the smallest passing set so far."""
 
     def __init__(self, smallest: list[Hashable]) -> None:
         super().__init__(f"{len(smallest)} things are left")
@@ -24,7 +24,7 @@ class Exhausted(Exception):
 
 
 class Search:
-    """One search over `items`, with which all together the check passes, and with none fails."""
+    """A search over `items`: the check passes with all of them, and fails with none."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Search:
         self._items = list(dict.fromkeys(items))
         self._check = check
         self._at_most = at_most
-        self._left = left  # told before each check how many are left if one thing is to be found
+        self._left = left  # called before each check with the number of remaining candidates
         self._known: dict[frozenset[Hashable], bool] = {
             frozenset(self._items): True,
             frozenset(): False,
@@ -45,8 +45,8 @@ class Search:
         self.checks = 0
 
     def run(self, suspects: Sequence[Hashable] = ()) -> list[Hashable]:
-        """The set, in the order of the items. Suspects are tried first, alone; if they are not the
-        ones, that costs one check.
+        """Return the set, in the order of the items. Suspects are tried first; wrong ones cost one
+        check.
         """
         first = [item for item in dict.fromkeys(suspects) if item in self._items]
         rest = first + [item for item in self._items if item not in first]
@@ -60,7 +60,9 @@ class Search:
         return sorted(self._trimmed(found), key=self._items.index)
 
     def _needed(self, rest: list[Hashable], low: int) -> list[Hashable]:
-        """Known: with `found` and `rest` it passes, with `found` and `rest[:low]` it fails."""
+        """Find one more needed item. The check passes with `found` and `rest`, and fails with
+        `found` and `rest[:low]`.
+        """
         found: list[Hashable] = []
         while rest:
             high = len(rest)
@@ -77,7 +79,7 @@ class Search:
         return found
 
     def _trimmed(self, found: list[Hashable]) -> list[Hashable]:
-        """Without what is not needed after all."""
+        """Leave out the items that turn out not to be needed."""
         for item in list(found):
             fewer = [other for other in found if other is not item]
             if len(found) > 1 and self._passes(fewer, len(found)):

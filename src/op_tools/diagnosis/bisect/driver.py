@@ -4,8 +4,8 @@
     found = Bisection(Function(train, ["train"]), folder).run()
     print(found["verdict"])
 
-Runs: the program as it is (watched), everything on the CPU, once more in float64 to learn what
-rounding does to the loss, then the search. The file bisect.json is written after each of them.
+Runs: the unchanged program (observed), all operators on the CPU, all of them in float64 for the
+effect of rounding on the loss, then the search. The file bisect.json is written after each run.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from op_tools.diagnosis.bisect.reroute_tool import WIDE_ON_CPU, Plan, Where
 from op_tools.diagnosis.bisect.runner import Command, Runner, Until, evidence_in
 from op_tools.diagnosis.result_files import Bisect, BisectRun, Guilty, Place
 
-SHOWN = 16  # losses of a run that are kept, the last of them
-SEARCHING = ("search", "places", "as it is, again")  # what runs are for that need no more
-LOOSE = 0.1  # of a loss: where rounding does so much, the program is not the same twice
+SHOWN = 16  # of the last losses of a run that are kept
+SEARCHING = ("search", "places", "as it is, again")  # purposes of runs that end early
+LOOSE = 0.1  # relative: with a larger effect of rounding, the program is not reproducible
 Status = Literal["found", "nothing", "program", "unclear", "broken"]
 Tell = Callable[[str], None]
 
@@ -51,11 +51,11 @@ class Ended(Exception):
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user asked for."""
+    """The options of the user."""
 
-    check: Check | None = None  # None: the losses are those of everything on the CPU
-    reference: Sequence[Loss] | None = None  # losses of a file instead
-    tolerance: float | None = None  # of a loss, relative; None: what rounding does to it
+    check: Check | None = None  # None: the losses of a run on the CPU
+    reference: Sequence[Loss] | None = None  # reference losses from a file
+    tolerance: float | None = None  # relative, of a loss; None: the effect of rounding
     instead: str = "cpu"
     level: str = "aten"
     suspects: bool = True
@@ -101,7 +101,7 @@ class Bisection:
         }
 
     def run(self) -> Bisect:
-        """What was found; it is in bisect.json, too."""
+        """Run the search; the result is written to bisect.json, too."""
         try:
             self._search()
         except Ended as end:
@@ -186,7 +186,7 @@ class Bisection:
         return passed
 
     def _nothing(self) -> NoReturn:
-        """It is well as it is; under the tools it may be so where it is not without them."""
+        """End the search: the unchanged program is correct, perhaps only under the tools."""
         bare = self._once("as it is, without tools", None)
         if not self._passes(bare):
             assert self._check is not None
@@ -197,8 +197,8 @@ class Bisection:
         raise Ended("nothing", "Nothing to find: the program is correct as it is.")
 
     def _by_bits(self, plain: Seen) -> list[str]:
-        """By its loss a run is well; still, suspects are guilty if all that it differs by from
-        the CPU, to the bit, is theirs.
+        """Search by the bits of the loss, where the loss of the unchanged program is correct:
+        suspects are the cause if all differences from the CPU are theirs.
         """
         suspects, within = self.found["suspects"], self._check
         if not isinstance(within, LossCheck):
@@ -214,7 +214,7 @@ class Bisection:
         return self._guilty_ops()
 
     def _must_fail_again(self) -> None:
-        """Where nothing but the first run has failed, it may have done so by chance."""
+        """Run the unchanged program again if only the first run has failed, perhaps by chance."""
         if any(r["purpose"] == "search" and r["outcome"] != "passed" for r in self.found["runs"]):
             return
         if self._passes(self._once("as it is, again", self._plan())):
@@ -238,7 +238,7 @@ class Bisection:
             raise Ended("unclear", TOO_MANY.format(self._asked.at_most, smallest)) from None
 
     def _narrow(self, ops: list[str]) -> None:
-        """Which of the places of those operators are needed, where few runs tell it."""
+        """The needed places among those of the operators, if few runs suffice to find them."""
         places = [where for where in self._places if where[0] in ops]
         search = Search(
             places,
@@ -301,7 +301,7 @@ class Bisection:
         return seen
 
     def _until(self, purpose: str) -> Until | None:
-        """A run of the search may end when its losses say enough."""
+        """The condition that ends a run of the search early, by its losses."""
         check, most = self._check, self._most
         if check is None or purpose not in SEARCHING:
             return None
@@ -309,7 +309,7 @@ class Bisection:
         return Until(lambda losses: is_decided(check, losses, most), text)
 
     def _note(self, seen: Seen, outcome: str, reason: str) -> None:
-        """What the check says of a run."""
+        """Record the verdict of the check on a run."""
         for made, run in self._made:
             if made is seen:
                 self._tell(f"run {run['number']} {outcome}: {reason}")
@@ -318,7 +318,7 @@ class Bisection:
         self._save()
 
     def _must_run(self, seen: Seen, when: str, losses: int = 1) -> None:
-        """Unless a run came to so many losses, how it ended is the end of the search."""
+        """End the search if a run broke off before it had this many losses."""
         asked = self._asked.check
         if asked is not None and asked.kind == "exit":
             return
@@ -334,7 +334,7 @@ class Bisection:
         result_files.write(self.found, self._folder / result_files.FILES["bisect"])
 
     def _level_of(self, ops: Sequence[str]) -> list[str]:
-        """The option for the level, where it does not follow from the names."""
+        """The command-line option for the level, if the names do not imply it."""
         level = self._asked.level
         return [] if spelling.level_of("FALLBACK", ops) == level else ["--level", level]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is a run of the program well? By its losses, its exit code, or what the user says."""
+"""Checks of a run: by its losses, its exit code, or an expression or script of the user."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from deeplink.errors import DeeplinkError
 from deeplink.losses import Loss, printed
 
-ROUNDING = 8.0  # times the difference that rounding alone makes is still right
+ROUNDING = 8.0  # of the difference by rounding is allowed
 LEAST = 2.0**-21  # of a loss: a few steps of float32
 
 
@@ -26,16 +26,16 @@ KNOWN = "there are loss, losses, status and math."
 
 
 class CheckError(DeeplinkError):
-    """A check that cannot be made."""
+    """A check that cannot run."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What one run gave."""
+    """The output of one run."""
 
     losses: Sequence[Loss] = ()
     exit: int = 0
-    problem: str = ""  # why it did not come to an end by itself
+    problem: str = ""  # the reason why the run was stopped
     log: Path | None = None
     counts: Any = None
     suspects: tuple[str, ...] = ()
@@ -47,12 +47,12 @@ class Seen:
 
     @property
     def ended(self) -> str:
-        """How, where it was not well; "" is status 0."""
+        """How the run ended, if not with status 0; else ""."""
         return self.problem or (f"it ended with status {self.exit}" if self.exit else "")
 
     @property
     def last_lines(self) -> str:
-        """Of what it printed, for a person to read."""
+        """The last lines of the output."""
         if self.log is None or not self.log.exists():
             return ""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
@@ -60,14 +60,14 @@ class Seen:
 
 
 class Check(Protocol):
-    """Says whether a run is well, and why not."""
+    """Decides whether a run is correct, with a reason."""
 
     @property
     def kind(self) -> str: ...
     @property
-    def by_losses(self) -> bool: ...  # a run that ends badly behind its last loss may be well
+    def by_losses(self) -> bool: ...  # a run with an error after its last loss may be correct
     def __call__(self, seen: Seen) -> tuple[bool, str]: ...
-    def wrong(self, losses: Sequence[Loss]) -> str: ...  # which no later loss can mend; "" is none
+    def wrong(self, losses: Sequence[Loss]) -> str: ...  # which no later loss can change; "": none
     def described(self) -> dict[str, Any]: ...
 
 
@@ -93,7 +93,7 @@ class LossCheck:
         return True, f"all {len(self.reference)} losses are right, the last {last:.9g}"
 
     def wrong(self, losses: Sequence[Loss]) -> str:
-        """The first that is not right."""
+        """The first incorrect loss."""
         for at, (one, right) in enumerate(zip(losses, self.reference, strict=False)):
             allowed = self.tolerance[min(at, len(self.tolerance) - 1)]
             if not _near(one.value, right.value, allowed):
@@ -118,8 +118,8 @@ def _near(one: float, right: float, allowed: float) -> bool:
 
 
 def judged(check: Check, seen: Seen, most: int) -> tuple[bool, str]:
-    """What a check says of a run, when there are runs with `most` losses: one that was ended by a
-    signal, or raised, is well if it had all of its losses by then.
+    """The verdict of a check on a run, where other runs have `most` losses. A run that was ended by
+    a signal, or raised, is correct if it had all of its losses before.
     """
     passed, reason = check(seen)
     if not check.by_losses:
@@ -130,14 +130,14 @@ def judged(check: Check, seen: Seen, most: int) -> tuple[bool, str]:
 
 
 def is_decided(check: Check, losses: Sequence[Loss], most: int) -> bool:
-    """Whether nothing that comes after these losses can change what `judged` says of a run."""
+    """Whether no later loss can change the verdict of `judged` on a run."""
     if not check.by_losses or check.kind == "expression":
         return False
     return bool(check.wrong(losses)) or (len(losses) >= most > 0 and check(Seen(losses))[0])
 
 
 def tolerance_of(reference: Sequence[Loss], again: Sequence[Loss]) -> list[float]:
-    """What rounding may do to each loss: by two runs that are right, and round differently."""
+    """The effect of rounding on each loss, by two correct runs with different rounding."""
     found, worst = [], 0.0
     for right, other in zip(reference, again, strict=False):
         off = abs(right.value - other.value)
@@ -160,7 +160,7 @@ class NanCheck:
         return not wrong, wrong or f"all {len(seen.losses)} losses are finite"
 
     def wrong(self, losses: Sequence[Loss]) -> str:
-        """The first that is not finite."""
+        """The first loss that is not finite."""
         bad = ((at, loss.value) for at, loss in enumerate(losses) if not math.isfinite(loss.value))
         return next((f"loss {at} is {value}" for at, value in bad), "")
 
@@ -179,7 +179,7 @@ class ExitCheck:
         return seen.exit == 0, f"status {seen.exit}"
 
     def wrong(self, losses: Sequence[Loss]) -> str:
-        """Told at the end."""
+        """Not decided before the end of the run."""
         return ""
 
     def described(self) -> dict[str, Any]:
@@ -223,14 +223,14 @@ class ExpressionCheck:
             "math": math,
         }
         try:
-            value = bool(eval(self.expression, names))  # the user's own line
-        except Exception as error:  # whatever it raises is the user's to read
+            value = bool(eval(self.expression, names))  # an expression of the user
+        except Exception as error:  # any error of the expression is reported
             text = f"--check {self.expression!r}: {type(error).__name__}: {error}."
             raise CheckError(text, KNOWN) from None
         return value, f"{self.expression} is {value}"
 
     def wrong(self, losses: Sequence[Loss]) -> str:
-        """Told at the end."""
+        """Not decided before the end of the run."""
         return ""
 
     def described(self) -> dict[str, Any]:
@@ -239,14 +239,14 @@ class ExpressionCheck:
 
 @dataclass(frozen=True)
 class ScriptCheck:
-    """A script of the user's ends with status 0: `script LOG LOSSES.json`."""
+    """A script of the user ends with status 0: `script LOG LOSSES.json`."""
 
     script: str
     kind: str = field(default="script", init=False)
     by_losses: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        if not os.access(self.script, os.X_OK):  # told before a run, not after it
+        if not os.access(self.script, os.X_OK):  # reported before the first run
             there = "is not executable" if Path(self.script).exists() else "is not there"
             text = f"--check script:{self.script}: the file {there}."
             raise CheckError(text, "it needs a #! line, and chmod +x.")
@@ -266,7 +266,7 @@ class ScriptCheck:
         return status == 0, f"{self.script} says {status}"
 
     def wrong(self, losses: Sequence[Loss]) -> str:
-        """Told at the end."""
+        """Not decided before the end of the run."""
         return ""
 
     def described(self) -> dict[str, Any]:
@@ -277,7 +277,7 @@ PLAIN: dict[str, Check] = {"nan": NanCheck(), "exit": ExitCheck()}
 
 
 def parse(text: str) -> Check | None:
-    """The check that is asked for; None: by the losses of a reference."""
+    """The check of the options; None: by the losses of a reference."""
     if text == "loss":
         return None
     if text in PLAIN:
@@ -288,7 +288,9 @@ def parse(text: str) -> Check | None:
 
 
 def read_reference(path: Path, pattern: str) -> list[Loss]:
-    """Losses of a file: a JSON list, what `observe_loss` wrote, or what a program printed."""
+    """Read losses from a file: a JSON list, the output of `observe_loss`, or the output of a
+    program.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -14,7 +14,7 @@ from deeplink.errors import DeeplinkError
 
 
 def with_tools(command: Sequence[str], options: Sequence[str]) -> str:
-    """Format the line that runs a program with tools: "" where the program is not Python's."""
+    """Format the line that runs a program with tools; "" if the program is not in Python."""
     program = programs.read(command, "run")
     if program.kind == "command":
         return ""
@@ -25,7 +25,7 @@ def with_tools(command: Sequence[str], options: Sequence[str]) -> str:
 
 
 def run(command: Sequence[str], values: Mapping[str, str]) -> int:
-    """Its exit code; it runs on the device at hand, and what it prints is seen."""
+    """Run a command on the device at hand, with its output shown, and return its exit code."""
     settings.watch_children(values)
     settings.activate_children()
     try:
@@ -35,14 +35,14 @@ def run(command: Sequence[str], values: Mapping[str, str]) -> int:
 
 
 def folder(given: Path | None, name: str) -> Path:
-    """Where a search writes: what was asked for, else a new folder here, else a temporary one."""
+    """The folder of a search: the one in the options, else a new one here, else a temporary one."""
     if given is not None:
         try:
             given.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DeeplinkError(
                 f"{given} cannot be written: {error.strerror or error}.",
-                "name a folder with -o DIR that you may write and that has room.",
+                "name a folder with -o DIR that you may write, on a disk with free space.",
             ) from None
         return given.resolve()
     number = 1
@@ -53,5 +53,5 @@ def folder(given: Path | None, name: str) -> Path:
             return made.resolve()
         except FileExistsError:
             number += 1
-        except OSError:  # a folder that may not be written
+        except OSError:  # the folder is not writable
             return Path(tempfile.mkdtemp(prefix=f"{name}_"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A script of its own for each operator that was found: one of its calls that is wrong."""
+"""A script for each operator that a search has found, which reproduces one wrong call."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from op_tools.replay.export_script import export
 
 
 def scripts(runner: Runner, folder: Path, found: Bisect, made: int) -> None:
-    """Runs the program once more, compares each call of the guilty operators with the CPU, and
-    writes a script for one of each that is wrong; none where all of them are right.
+    """Rerun the program, compare each call of the operators in `found` with the CPU, and write a
+    script for one wrong call of each; none if all calls are correct.
     """
     if not isinstance(runner, Command):
         return
@@ -48,7 +48,7 @@ def scripts(runner: Runner, folder: Path, found: Bisect, made: int) -> None:
                 wrong = read_folder(call.parent)
                 dtypes = replace(wrong, output=_as(right.output, wrong.output))
                 export(dtypes, script, right=True)
-            except (ReplayError, ValueError, OSError):  # one that cannot be a script; the next may
+            except (ReplayError, ValueError, OSError):  # not for a script; try the next
                 continue
             guilty["script"], guilty["capture"] = str(script), str(call.parent)
             break
@@ -59,7 +59,9 @@ def _calls(place: Path, op: str) -> Iterator[Path]:
 
 
 class _Kept:
-    """Whether a wrong call of each operator is there, and was so at the last look: it is whole."""
+    """Whether a wrong call of each operator is on disk, also at the previous check, so that it is
+    complete.
+    """
 
     def __init__(self, place: Path, ops: Sequence[str]) -> None:
         self._place, self._ops, self._were = place, ops, False
@@ -71,7 +73,7 @@ class _Kept:
 
 
 def _as(right: object, wrong: object) -> object:
-    """The right values in the types of the wrong ones."""
+    """Cast the correct values to the types of the wrong ones."""
     if isinstance(right, (list, tuple)) and isinstance(wrong, (list, tuple)):
         return [_as(a, b) for a, b in zip(right, wrong, strict=False)]
     to = getattr(right, "to", None)

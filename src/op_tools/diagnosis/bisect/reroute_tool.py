@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpReroute: the calls that a plan names run on the CPU, or in higher precision; all are counted.
+"""OpReroute: runs the calls of a plan on the CPU or in higher precision, and counts all calls.
 
-`deeplink bisect` writes the plan for each run of the program, and reads the counts after it.
+`deeplink bisect` writes the plan of each run of the program, and reads the counts after it.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ WIDE_ON_CPU = "cpu-float64"
 
 @dataclass(frozen=True)
 class Plan:
-    """Which calls, and how instead: on the CPU, or on the device in a wider type."""
+    """Which calls are rerouted: to the CPU, or to a wider type on the device."""
 
     instead: str = "cpu"
     level: str = "aten"
     everything: bool = False
     ops: tuple[str, ...] = ()
-    places: tuple[Where, ...] | None = None  # of those operators; None: everywhere
-    counts: str = ""  # the folder for what was seen
+    places: tuple[Where, ...] | None = None  # of the operators; None: everywhere
+    counts: str = ""  # the folder for the counts
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
@@ -67,14 +67,14 @@ class Plan:
 
 @dataclass
 class Counts:
-    """Calls that could have been done in another way, by place, and how many were."""
+    """Calls that can be rerouted, by place, and those that were."""
 
     could: Counter[Where] = field(default_factory=Counter)
     did: Counter[str] = field(default_factory=Counter)
 
 
 class OpReroute(OpFallback):
-    """As OpFallback, for the calls that a plan names: `plan`, or the file of OP_BISECT_PLAN."""
+    """OpFallback for the calls of a plan: `plan`, or the file of OP_BISECT_PLAN."""
 
     hook = "OpRerouteHook"
     wants_modules = True
@@ -89,7 +89,7 @@ class OpReroute(OpFallback):
         self.counts = Counts()
         self._ops, self._places = frozenset(self.plan.ops), self.plan.places
         self._chosen = frozenset(self._places or ())
-        self._same_numbers: bool | None = None  # of the device and the CPU; None: not known yet
+        self._same_numbers: bool | None = None  # of the device and the CPU; None: not determined
         self._drawn: set[str] = set()
         self._types: dict[Hashable, list[torch.dtype]] = {}
         self._cast: OpDtypeCast | None = None
@@ -119,7 +119,7 @@ class OpReroute(OpFallback):
         before = None if self._same_numbers else host_transfer.stream_of(device)
         result = self._instead(call, device)
         if not self._same_numbers and _moved(before, host_transfer.stream_of(device)):
-            self._drawn.add(call.name)  # the CPU drew other numbers than the device would have
+            self._drawn.add(call.name)  # the CPU generates other random numbers than the device
             del self.counts.could[where]
             return NotImplemented
         if result is not NotImplemented:
@@ -127,7 +127,9 @@ class OpReroute(OpFallback):
         return result
 
     def _is_drawn(self, name: str, device: torch.device) -> bool:
-        """Whether a call draws numbers that the CPU cannot: it stays, or no two runs are alike."""
+        """Whether a call uses random numbers that the CPU cannot generate. Such a call is not
+        rerouted: runs would differ.
+        """
         if self._same_numbers is None:
             self._same_numbers = host_transfer.draws_as_cpu(device)
         return not self._same_numbers and (is_random(name) or name in self._drawn)
@@ -140,7 +142,7 @@ class OpReroute(OpFallback):
         return super().substitute(call)
 
     def _wide(self, call: Call, device: torch.device) -> Any:
-        """On the CPU in float64, and rounded: what another device that is right might give."""
+        """Run on the CPU in float64, and round: a correct result with other rounding."""
         if any(isinstance(v, torch.dtype) for v in (*call.args, *call.kwargs.values())):
             return super().substitute(call)
         key = signature(call)
@@ -150,7 +152,7 @@ class OpReroute(OpFallback):
         try:
             with random_numbers_of(device) as draws:
                 done = run_on_copies(call, _widened, draws)
-        except (RuntimeError, NotImplementedError):  # of mixed types, or a kernel that is not there
+        except (RuntimeError, NotImplementedError):  # mixed types, or a missing kernel
             return super().substitute(call)
         if done.has_view:
             return NotImplemented
@@ -168,9 +170,9 @@ class OpReroute(OpFallback):
 
 
 def _moved(before: Tensor | None, after: Tensor | None) -> bool:
-    """Whether numbers were drawn between two states."""
+    """Whether random numbers were generated between two states."""
     if before is None or after is None:
-        return False  # the first that is made anew; names tell of most
+        return False  # the generator is new; names of operators cover most cases
     return not torch.equal(before, after)
 
 
@@ -182,7 +184,7 @@ _CPU = torch.device("cpu")
 
 
 def counted(folder: Path) -> Counts:
-    """What all processes of a run have seen; a file that is not whole is left out."""
+    """The counts of all processes of a run; incomplete files are left out."""
     found = Counts()
     for file in sorted(folder.glob("counts-*.json")):
         try:

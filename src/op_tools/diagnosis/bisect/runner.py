@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program run again and again under a plan: a command in a process of its own, or a function."""
+"""Runs of a program under a plan: of a command in a process, or of a function."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ NOT_OURS = (
     "OP_TOOLS_RUN", "OP_TOOLS_STEPS", "OP_TOOLS_MODULES", "OP_TOOLS_SITES", "OP_TOOLS_FIRST",
     "OP_TOOLS_EVERY", "OP_TOOLS_LEVEL", "OP_CAPTURE_FIRST",
 )  # fmt: skip
-LOOK = 0.25  # seconds between two looks at the losses of a run
+LOOK = 0.25  # seconds between two checks of the losses of a run
 
 
 @dataclass(frozen=True)
 class Until:
-    """When a run has told all that is asked, by the losses so far."""
+    """The condition, by the losses so far, that ends a run early."""
 
     told: Callable[[Sequence[Loss]], bool]
-    text: str  # the same for the same question: a run that was cut short serves no other
+    text: str  # identifies the condition: a shortened run is reused for the same one only
 
 
 class Runner(Protocol):
-    """Runs the program once; `plan` of None: as it is, without any tool. A run need
-    not go on when there is no more to learn from it: `until`.
+    """Runs the program once; `plan` None: unchanged, without a tool. `until` may
+    end the run early.
     """
 
     line: list[str]
@@ -55,13 +55,13 @@ class Runner(Protocol):
 
 @dataclass
 class Command:
-    """A command line, started anew for each run; what it prints goes to a file."""
+    """A command line; its output goes to a file."""
 
     line: list[str]
     folder: Path
     pattern: str = PATTERN
     timeout: float | None = None
-    resume: bool = False  # take a run that was made before, where it is the same
+    resume: bool = False  # reuse an earlier run with the same settings
     fresh: bool = True  # a new Python for each run, not a fork of one that has imported torch
     _warm: Warm | None = field(default=None, init=False)
 
@@ -88,7 +88,7 @@ class Command:
         plan: dict[str, Any] | None = None,
         until: Until | None = None,
     ) -> Seen:
-        """The command with these settings, until it ends or its time is over."""
+        """Run the command with settings until it ends or its time is over."""
         folder = self.folder / f"run-{number:02}"
         log, told, done = folder / "log", folder / "losses", folder / "done.json"
         question = until.text if until is not None else ""
@@ -109,7 +109,9 @@ class Command:
         return Seen(self._losses(log, told), *ended[:2], log, seconds=ended[2])
 
     def _losses(self, log: Path, told: Path, whole: bool = True) -> list[Loss]:
-        """What it told, or printed; not `whole`: without the line that is being written."""
+        """The losses that were observed or printed; not `whole`: without the last,
+        incomplete line.
+        """
         text = log.read_text(encoding="utf-8", errors="replace")
         return observed(told) or printed(
             text if whole else text[: text.rfind("\n") + 1], self.pattern
@@ -122,7 +124,7 @@ class Command:
         until: Until | None,
         files: tuple[Path, Path],
     ) -> tuple[int, str]:
-        """How it ended, or that there was no more to learn from it."""
+        """How the command ended, or that it was ended early."""
         try:
             child = self._started(out, environment)
         except OSError as error:
@@ -164,20 +166,20 @@ class Command:
         )  # fmt: skip
 
     def close(self) -> None:
-        """No more runs."""
+        """End the runs."""
         if self._warm is not None:
             self._warm.close()
             self._warm = None
 
 
 def _surroundings() -> dict[str, str]:
-    """What every run has: its output as it comes, and the device at hand under CUDA's name."""
+    """The environment of every run: unbuffered output, and the device at hand under CUDA's name."""
     active = {} if settings.DITORCH.is_set() else {settings.DITORCH.name: "1"}
     return {"PYTHONUNBUFFERED": "1", **active}
 
 
 def _ended(done: Path, asked: Any) -> tuple[int, str, float] | None:
-    """How a run ended that was made before; None: there was none, or another one."""
+    """How an earlier run with the same settings ended; None: there is none."""
     try:
         found = json.loads(done.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -186,7 +188,7 @@ def _ended(done: Path, asked: Any) -> tuple[int, str, float] | None:
 
 
 def _end(child: subprocess.Popen[bytes] | Run) -> None:
-    """Ends the child and what it has started: they are a session of their own."""
+    """End the child and its processes, which are a session."""
     for kind in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, kind)
@@ -207,7 +209,7 @@ def comparing(level: str, mode: str, folder: Path) -> dict[str, str]:
 
 
 def accused_in(folder: Path) -> tuple[str, ...]:
-    """The operators that OpAutoCompare found wrong in a run, most often first."""
+    """The operators that OpAutoCompare found wrong in a run, the most frequent first."""
     found: Counter[str] = Counter()
     for file in (folder / "compared").glob("op_autocompare_result/*.csv"):
         with file.open(encoding="utf-8", newline="") as rows:
@@ -218,7 +220,7 @@ def accused_in(folder: Path) -> tuple[str, ...]:
 
 
 def evidence_in(folder: Path, op: str) -> list[str]:
-    """What OpAutoCompare wrote of an operator's wrong calls in the runs below a folder."""
+    """The records of OpAutoCompare on an operator's wrong calls in the runs below a folder."""
     for file in sorted(folder.glob("run-*/compared/op_autocompare_result/*.problems.json")):
         found = json.loads(file.read_text("utf-8")).get(op, {}).get("evidence", [])
         if found:
@@ -228,7 +230,9 @@ def evidence_in(folder: Path, op: str) -> list[str]:
 
 @dataclass
 class Function:
-    """A function of this process that returns its losses; quicker, where it can be run again."""
+    """A function of this process that returns its losses: faster than a command, if it can be
+    called repeatedly.
+    """
 
     call: Callable[[], Sequence[float]]
     line: list[str]
@@ -247,7 +251,7 @@ class Function:
                 level: Level = "api" if plan.level == "api" else "aten"
                 compare = OpAutoCompare(mode="signature", level=level).start()
             losses = [Loss(float(value)) for value in self.call()]
-        except Exception as error:  # the program's own: it is what became of this run
+        except Exception as error:  # an error of the program is the outcome of the run
             problem = f"{type(error).__name__}: {error}"
         finally:
             for tool in (compare, reroute):

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which call of one run corresponds to which of another: tolerant of calls that were inserted,
-removed, moved, fused or made a second time.
+"""Alignment of the calls of two runs, with calls inserted, removed, moved, fused or repeated.
 
-Within a step, calls that occur once on both sides hold the two rows together; between them the
-best alignment is computed. What is left over is looked for elsewhere in the step. Never raises:
-a run of another program has no pairs.
+Within a step, calls that occur once in both runs are anchors, and the best alignment between them
+is computed. The remaining calls are searched in the whole step. Never raises: two different
+programs have no pairs.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from op_tools.diagnosis.diff.recordings import Entry
 
 How = Literal["same", "moved", "fused", "recomputed", "only a", "only b"]
 GAP = -2  # what a call without a partner costs
-LARGE = 3000  # calls of a piece above which only equal names are aligned
+LARGE = 3000  # calls of a section above which only equal names are aligned
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Places in the two rows; None: there is no other."""
+    """Places in the two runs; None: no counterpart."""
 
     a: int | None
     b: int | None
@@ -37,10 +36,11 @@ class Match:
 
 
 def align(a: Sequence[Entry], b: Sequence[Entry]) -> list[Match]:
-    """Every call of both rows once, in the order of the first (those of B alone where they are)."""
+    """Pair the calls of two runs: each call once, in the order of the first run."""
     by_step = [_by_step(row) for row in (a, b)]
     few = min(len(steps) for steps in by_step)
-    if 2 * len(by_step[0].keys() & by_step[1].keys()) < few:  # they count from different numbers
+    if 2 * len(by_step[0].keys() & by_step[1].keys()) < few:
+        # the runs count from different numbers
         by_step = [dict(enumerate(steps[key] for key in sorted(steps))) for steps in by_step]
     found: list[Match] = []
     for step in sorted(set(by_step[0]) | set(by_step[1])):
@@ -74,7 +74,7 @@ def _step(
 def _ordered(
     mine: list[int], theirs: list[int], pairs: dict[int, int], how: dict[int, How], again: set[int]
 ) -> list[Match]:
-    """In the order of A; a call that B alone has stands behind the one before it."""
+    """Sort by the order of A; a call that only B has follows its predecessor."""
     behind: dict[int, list[int]] = defaultdict(list)
     partner = {j: i for i, j in pairs.items()}
     last = -1
@@ -97,7 +97,7 @@ def _ordered(
 
 
 class Rows:
-    """The calls of a step of both runs, as numbers that can be compared quickly."""
+    """The calls of a step in both runs, as numbers for fast comparison."""
 
     def __init__(
         self, a: Sequence[Entry], b: Sequence[Entry], mine: list[int], theirs: list[int]
@@ -115,7 +115,7 @@ class Rows:
         return coded(self.a), coded(self.b)
 
     def aligned(self) -> Iterator[tuple[int, int]]:
-        """Pairs, rising on both sides."""
+        """Pairs, increasing on both sides."""
         ends = (len(self.a), len(self.b))
         anchors = [(-1, -1), *self._anchors(), ends]
         for (i, j), (next_i, next_j) in pairwise(anchors):
@@ -124,13 +124,13 @@ class Rows:
                 yield next_i, next_j
 
     def _anchors(self) -> list[tuple[int, int]]:
-        """Calls that are alone of their kind on both sides, as many as are in the same order."""
+        """Calls that are unique on both sides, as many as are in the same order."""
         once = [_once(tuple(map(_key, row))) for row in (self.a, self.b)]
         pairs = sorted((once[0][key], once[1][key]) for key in once[0].keys() & once[1].keys())
         return _rising(pairs)
 
     def _between(self, i0: int, i1: int, j0: int, j1: int) -> Iterator[tuple[int, int]]:
-        """The best alignment of a piece; equal ends first, which are most of it."""
+        """The best alignment of a section; equal ends, which are most of it, go first."""
         while i0 < i1 and j0 < j1 and self._equal(i0, j0):
             yield i0, j0
             i0, j0 = i0 + 1, j0 + 1
@@ -149,7 +149,7 @@ class Rows:
         return all(int(x[i]) == int(y[j]) for x, y in self._codes)
 
     def _split(self, i0: int, i1: int, j0: int, j1: int) -> Iterator[tuple[int, int]]:
-        """A long piece in halves: by a call of the same kind near the middle of both."""
+        """Split a long section at a pair of equal calls near the middle."""
         middle = (i0 + i1) // 2
         wanted = j0 + (j1 - j0) * (middle - i0) // (i1 - i0)
         score = self._scores(middle, j0, j1)
@@ -162,7 +162,7 @@ class Rows:
         yield from self._between(middle + 1, i1, best + 1, j1)
 
     def _scores(self, i: int, j0: int, j1: int) -> Ints:
-        """How alike a call of A is to some of B; below 0 where the operator is another."""
+        """The similarity of a call of A to some calls of B; below 0 for another operator."""
         total = np.zeros(j1 - j0, dtype=np.int64)
         for (x, y), weight in zip(self._codes, WEIGHTS, strict=True):
             total += np.where(y[j0:j1] == x[i], weight, 0)
@@ -170,7 +170,7 @@ class Rows:
         return np.where(same, total, -8)
 
     def _best(self, i0: int, i1: int, j0: int, j1: int) -> list[tuple[int, int]]:
-        """Needleman and Wunsch, a row at a time: a gap is a running maximum."""
+        """The Needleman-Wunsch algorithm by rows: a gap is a running maximum."""
         rows, columns = i1 - i0, j1 - j0
         slope = GAP * np.arange(columns + 1, dtype=np.int64)
         row = slope.copy()
@@ -211,11 +211,11 @@ def _hashes(entry: Entry) -> Hashable:
 
 
 def _sizes(entry: Entry) -> Hashable:
-    """Results to two digits: most are as large in both runs."""
+    """Results rounded to two digits: most have equal sizes in both runs."""
     return tuple(f"{v.norm:.1e}" for v in entry.outputs if v.norm is not None) or id(entry)
 
 
-# What two calls may have in common, and what it is worth.
+# Common properties of two calls, and their scores.
 PARTS: tuple[Callable[[Entry], Hashable], ...] = (
     lambda entry: _base(entry.op),
     lambda entry: entry.module,
@@ -230,7 +230,7 @@ WEIGHTS = (2, 3, 1, 2, 3, 2, 6, 3)
 
 
 def _base(op: str) -> str:
-    """An operator without its overload, and in place or not."""
+    """The operator without its overload and its in-place suffix."""
     parts = op.split(".")
     if parts[0] == "aten" and len(parts) > 1:
         return parts[1].rstrip("_")
@@ -255,8 +255,8 @@ def _once(keys: Sequence[Hashable]) -> dict[Hashable, int]:
 
 
 def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The longest part of it that rises on both sides."""
-    ends: list[int] = []  # the least end of a row of each length
+    """The longest subsequence that increases on both sides."""
+    ends: list[int] = []  # the smallest end of a subsequence of each length
     at: list[int] = []
     before: list[int] = [-1] * len(pairs)
     for number, (_, j) in enumerate(pairs):
@@ -275,11 +275,11 @@ def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return found[::-1]
 
 
-# What is left over.
+# The remaining calls.
 
 
 def _elsewhere(rows: Rows, left: list[int], free: list[int]) -> Iterator[tuple[int, int, How]]:
-    """Calls that were moved, and those whose result another operator gives now."""
+    """Pair calls that were moved, and calls whose result another operator computes."""
     for key, how in (
         (_key, "moved"),
         (lambda e: (_base(e.op), e.module, e.direction, _shapes(e)), "moved"),
@@ -301,7 +301,7 @@ def _elsewhere(rows: Rows, left: list[int], free: list[int]) -> Iterator[tuple[i
     for j in list(free):
         same = [i for i in results.get(_result(rows.b[j]), []) if i in left]
         if same:
-            i = same[-1]  # the last of those that were fused gives the result
+            i = same[-1]  # the last of the fused calls has the result
             left.remove(i)
             free.remove(j)
             yield i, j, "fused"
@@ -312,7 +312,7 @@ def _result(entry: Entry) -> Hashable:
 
 
 def _again(rows: Rows, taken: set[int]) -> set[int]:
-    """Calls of B that are made a second time: a forward call that has a twin with a partner."""
+    """Pair calls that B repeats: a forward call whose twin has a counterpart."""
     twins = {_key(rows.b[j])[:1] + _key(rows.b[j])[4:] for j in taken}  # type: ignore[index]
     return {
         j

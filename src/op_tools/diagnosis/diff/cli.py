@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`deeplink diff RUN_A RUN_B`: its command line, and what it shows."""
+"""The command line and the output of `deeplink diff RUN_A RUN_B`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOWN = 20  # rows of each table
 
 
 def diff(runs: Sequence[str], judge: int, json: str) -> int:
-    """The work of `deeplink diff`; the exit code."""
+    """Run `deeplink diff`; returns the exit code."""
     a, b = (recordings.read(path) for path in runs)
     found = difference(a, b, judge)
     if json != STDOUT:
@@ -31,7 +31,7 @@ def diff(runs: Sequence[str], judge: int, json: str) -> int:
 
 
 def show(found: Diff) -> None:
-    """The growth of the error, what is not the same, the collectives, the verdict."""
+    """Print the growth of the error, the pairs that differ, the collectives and the verdict."""
     out = console()
     for name in ("a", "b"):
         side = found["a"] if name == "a" else found["b"]

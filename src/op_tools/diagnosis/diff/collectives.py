@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The collectives of a run of several ranks: is what the ranks got what they gave, added up?
+"""Checks of the collectives of a run: is the result the sum (or maximum, …) of the inputs of all
+ranks?
 
-At the level `api` a call that waits has its result in the record. At the level `aten` it has not
-(the work goes on): the first call that is given the memory tells what came. Where nobody was, the
-result is looked for among what later calls were given.
+At the level `api` the record of a call that waits has the result. At the level `aten` it has not,
+because the collective is asynchronous: the first call that reads the memory has it. Without such a
+call, the result is searched among the arguments of later calls.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from op_tools.diagnosis.diff.recordings import Entry, Recording, Value
 from op_tools.diagnosis.diff.tensor_diff import step_of
 from op_tools.diagnosis.result_files import Collective
 
-LATER = 200  # calls behind a collective among which its result is looked for
-BEHIND = 2.0  # seconds: the times of calls are whole ones
+LATER = 200  # calls after a collective that are searched for its result
+BEHIND = 2.0  # seconds: the times of calls have no fractions
 _REDUCTION = re.compile(r"\b(SUM|AVG|MAX|MIN|PRODUCT)\b")
 Group = tuple[int, ...]
 NOT_READ = (
     "its result is not in the record: the call did not wait, and no kernel that was recorded has "
     "read it; record with --level api where the program waits in Python"
 )
-OVERWRITING = frozenset("copy_ fill_ zero_".split())  # they do not look at what is there
+OVERWRITING = frozenset("copy_ fill_ zero_".split())  # they do not read their argument
 CHECKED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 
 
 @dataclass(frozen=True)
 class _Round:
-    """One collective on all ranks: the calls, and where each stands in its rank."""
+    """One collective on all ranks: the calls, and their places on each rank."""
 
     op: str
     kind: str
@@ -51,13 +52,13 @@ class _Round:
 
 
 def check(run: Recording, side: str) -> list[Collective]:
-    """Every collective of a run, the wrong ones first."""
+    """Check every collective of a run; the wrong ones first."""
     found = [_checked(run, each, side) for each in rounds(run)] if len(run.ranks) > 1 else []
     return sorted(found, key=lambda row: ("wrong", "not checked", "right").index(row["status"]))
 
 
 def rounds(run: Recording) -> list[_Round]:
-    """The n-th call of a collective on each rank of a group belongs together."""
+    """Group the n-th call of a collective of each rank of a group."""
     by_key: dict[tuple[str, Group, int], dict[int, tuple[int, Entry]]] = defaultdict(dict)
     for rank, entries in run.ranks.items():
         counts: dict[tuple[str, Group], int] = defaultdict(int)
@@ -120,7 +121,7 @@ def _verdict(run: Recording, each: _Round) -> tuple[str, int | None, str]:
 
 
 def _given(kind: str, entry: Entry) -> Value | None:
-    """What a rank gives: of calls with a place for the result, that is behind it."""
+    """The input of a rank; calls with an argument for the result have it after that argument."""
     values = entry.inputs
     if not values or values[0].bytes is None:
         return None
@@ -129,12 +130,12 @@ def _given(kind: str, entry: Entry) -> Value | None:
 
 def _flat(value: Value | None) -> Tensor:
     tensor = value.tensor() if value is not None else None
-    assert tensor is not None  # it was looked at before
+    assert tensor is not None  # checked before
     return tensor.detach().reshape(-1).double()
 
 
 def _wanted(each: _Round, inputs: list[Tensor], place: int) -> list[Tensor]:
-    """What a rank should get; several where the record does not say how they are put together."""
+    """The possible results of a rank; several if the record does not have the reduction."""
     if each.kind == "all_gather":
         return [torch.cat(inputs)]
     if each.kind == "broadcast":
@@ -157,7 +158,7 @@ REDUCTIONS: dict[str, Any] = {
 
 
 def _reductions(entry: Entry) -> Sequence[str]:
-    """The reduction that a call asked for; all of them where its record does not tell."""
+    """The reduction of a call; all of them if its record does not have it."""
     if entry.load is None:
         return tuple(REDUCTIONS)
     recorded = entry.load()
@@ -170,7 +171,7 @@ def _reductions(entry: Entry) -> Sequence[str]:
 def _off(
     run: Recording, each: _Round, rank: int, wanted: list[Tensor], own: Tensor
 ) -> float | None:
-    """How far a rank's result is off the nearest of what it should be; None: it is not known."""
+    """The distance of a rank's result from the nearest possible result; None: unknown."""
     at, entry = each.calls[rank]
     if entry.op.startswith("torch."):
         parts = [_flat(value) for value in entry.outputs if value.bytes is not None]
@@ -197,14 +198,14 @@ def _off(
 
 
 def _read(later: list[Entry], collective: int) -> tuple[Tensor, int] | None:
-    """What the first that read a collective's result was given of it, and where that begins."""
+    """The argument of the first call that reads a collective's result, and the first element of the
+    result in it.
+    """
     for entry in later:
         for call, place, offset in entry.awaited:
             if call == collective and place < len(entry.inputs):
                 if place == 0 and op_names.last(entry.op) in OVERWRITING:
-                    return (
-                        None  # a back end of torch's puts the result there, or the program others
-                    )
+                    return None  # the memory may have the result, or new values of the program
                 value = entry.inputs[place]
                 return (_flat(value), offset) if value.bytes is not None else None
     return None
@@ -225,11 +226,11 @@ def _bound(entry: Entry, ranks: int) -> float:
     return 2.0 * ranks * step
 
 
-# Who is late.
+# Late ranks.
 
 
 def stragglers(run: Recording) -> list[dict[str, Any]]:
-    """Ranks that come to collectives later than the first of them, the latest first."""
+    """Ranks that arrive at collectives after the first rank, the latest first."""
     worst: dict[int, dict[str, Any]] = {}
     for each in rounds(run) if len(run.ranks) > 1 else ():
         times = {rank: _seconds(entry) for rank, (_, entry) in each.calls.items()}

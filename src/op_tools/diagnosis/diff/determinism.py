@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`deeplink determinism`: a program run twice; the first operator that gives other bits."""
+"""`deeplink determinism`: two runs of a program, and the first operator with other bits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from op_tools.diagnosis.result_files import BisectRun, Determinism, DeterminismT
 
 @dataclass(frozen=True)
 class First:
-    """Two calls at the same place in two runs, with other results."""
+    """Two calls at the same place of two runs, with different results."""
 
     a: Entry
     b: Entry
@@ -32,7 +32,9 @@ class First:
 
 
 class Repetition:
-    """Two runs that write a hash of each tensor, and two more that keep the call that differs."""
+    """Two runs that write a hash of each tensor, and two more that capture the call
+    that differs.
+    """
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class Repetition:
         }
 
     def run(self) -> Determinism:
-        """What was found; it is in determinism.json, too."""
+        """Compare the runs; the result is in determinism.json, too."""
         runs = [self._recorded(f"hashes of run {which}", HASHES) for which in "AB"]
         if all(runs):
             self._compare(cast("Recording", runs[0]), cast("Recording", runs[1]))
@@ -91,7 +93,7 @@ class Repetition:
         self.found["verdict"] = _told(first, differing, calls, bool(self.found["kept"]))
 
     def _keep(self, first: First) -> None:
-        """That call with its tensors, from two more runs."""
+        """Capture the call with its tensors, in two more runs."""
         more = {
             "OP_CAPTURE_FORMAT": "packed",
             "OP_CAPTURE_LIST": first.a.op,
@@ -125,7 +127,7 @@ class Repetition:
         }
         seen = self._runner.start({**common, **values}, number)
         self.found["runs"].append(_run(number, what, seen))
-        if seen.problem and seen.exit >= 0:  # a signal leaves what was recorded until then
+        if seen.problem and seen.exit >= 0:  # after a signal, the records so far are complete
             self.found["verdict"] = f"The program does not run: {seen.problem}.{seen.last_lines}"
             return None
         try:
@@ -148,9 +150,10 @@ HASHES = {"OP_CAPTURE_MODE": "hash"}
 
 
 def differences(a: list[Entry], b: list[Entry]) -> tuple[First | None, int, int]:
-    """The first pair that is not the same, how many pairs there are, and how many differ.
+    """The first pair of calls with different results, the number of pairs, and the number of
+    different pairs.
 
-    Of calls from the same arguments, where there is one: what differs before it was given to it.
+    Pairs with equal arguments go first: in other pairs the difference is in the arguments.
     """
     early: First | None = None
     first: First | None = None
@@ -166,7 +169,7 @@ def differences(a: list[Entry], b: list[Entry]) -> tuple[First | None, int, int]
         if _hashes(one.outputs) == _hashes(other.outputs):
             continue
         if op_names.last(one.op) in op_names.UNINITIALISED:
-            continue  # memory as it is
+            continue  # uninitialised memory
         differing += 1
         same = _hashes(one.inputs) == _hashes(other.inputs)
         found = First(one, other, number, nth, same)
@@ -174,7 +177,7 @@ def differences(a: list[Entry], b: list[Entry]) -> tuple[First | None, int, int]
         if same and first is None:
             first = found
     if first is not None and early is not None and early.number < first.number:
-        first = early  # something outside of the operators differs before: data, a copy
+        first = early  # a difference outside of the operators: in the data, in a copy
     return first or early, count, differing
 
 

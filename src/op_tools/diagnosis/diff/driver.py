@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare two recorded runs: the first real divergence, and how the error grows.
+"""Compare two recorded runs: the first real divergence, and the growth of the error.
 
-An error that arguments bring along is nobody's fault. A call is accused when its own results are
-wrong for its own arguments, by the judge; where tensors were not kept, when it makes different
-results out of the same arguments, by more than rounding explains.
+A call is not reported for an error of its arguments. It is reported if its results are wrong for
+its own arguments, by the judge; without recorded tensors, if it computes different results from
+equal arguments, by more than rounding explains.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from op_tools.diagnosis.diff.tensor_diff import Compared, compared, step_of
 from op_tools.diagnosis.result_files import Diff, Growth, Pair, Side
 
 PAIRS, GROWTHS = 1000, 2000  # rows that are kept
-JUDGED = 300  # calls that are made again, at most
-STEPS = {True: 4.0, False: 64.0}  # of rounding, of half types and of the others
-AMPLIFIED = 16.0  # times the error of the arguments: an operator may do that
+JUDGED = 300  # calls that are rerun, at most
+STEPS = {True: 4.0, False: 64.0}  # of rounding: half types, other types
+AMPLIFIED = 16.0  # of the error of the arguments, which an operator may amplify
 NOT_COMPUTED = op_names.VIEWS | op_names.UNINITIALISED
 UNEXPLAINED = "the results differ by more than rounding explains, from the same arguments"
 
 
 @dataclass
 class Row:
-    """A pair that was compared."""
+    """A pair of calls that was compared."""
 
     rank: int
     match: Match
@@ -42,7 +42,7 @@ class Row:
     b: Entry | None
     error_in: float | None
     error: float | None
-    exact_in: bool  # the arguments are the same, to the bit
+    exact_in: bool  # the arguments are bitwise equal
     status: str
     message: str = ""
     suspicious: bool = False
@@ -50,12 +50,12 @@ class Row:
     @property
     def entry(self) -> Entry:
         found = self.a if self.a is not None else self.b
-        assert found is not None  # one of them is there
+        assert found is not None  # one of them exists
         return found
 
 
 class Known:
-    """Contents that were compared: a result is the argument of the next call, and of others."""
+    """Comparisons by contents: a result is the argument of later calls."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -77,11 +77,13 @@ class Known:
 
 
 def diff(a: Recording, b: Recording, judged: int = JUDGED) -> Diff:
-    """What the runs differ by; as it is written to diff.json."""
+    """Compare two runs; the result is the content of diff.json."""
     begun = time.monotonic()
     known = Known()
     rows: list[Row] = []
-    order: list[tuple[int, int, int]] = []  # of all ranks together: who is first, began it
+    order: list[
+        tuple[int, int, int]
+    ] = []  # of all ranks together: the earliest divergence is the cause
     for rank, mine, theirs in _ranks(a, b):
         for number, match in enumerate(align(mine, theirs)):
             rows.append(_row(rank, match, mine, theirs, known))
@@ -116,7 +118,7 @@ Status = Literal["same", "rounding", "diverges", "nothing in common"]
 
 
 def _ranks(a: Recording, b: Recording) -> Iterator[tuple[int, list[Entry], list[Entry]]]:
-    """Each rank with its like; one rank alone is held against every rank of the other run."""
+    """Pair the ranks; a single rank is compared with every rank of the other run."""
     if len(a.ranks) == 1 or len(b.ranks) == 1:
         for rank in sorted(set(a.ranks) | set(b.ranks)):
             mine = a.ranks.get(rank) if len(a.ranks) > 1 else next(iter(a.ranks.values()))
@@ -148,11 +150,11 @@ def _row(
 
 
 def _kind(row: Row, a: Entry) -> tuple[str, bool]:
-    """What the errors alone say, and whether the call is to be looked at first."""
+    """The kind of a pair by its errors alone, and whether to judge the call early."""
     step = max((step_of(value.dtype) for value in a.outputs), default=0.0)
     bound = STEPS[step > 2.0**-20] * step
     error = row.error
-    if error is None or math.isnan(error):  # hashes alone: other bits, and no more is known
+    if error is None or math.isnan(error):  # only hashes: the bits differ, the error is unknown
         return ("diverges" if row.exact_in else "propagated"), row.exact_in
     if row.exact_in:
         return ("rounding", False) if error <= bound else ("diverges", True)
@@ -161,7 +163,7 @@ def _kind(row: Row, a: Entry) -> tuple[str, bool]:
 
 
 def _worst(a: Sequence[Value], b: Sequence[Value], known: Known) -> tuple[bool, float | None]:
-    """Whether all are the same, and the largest error; None: nothing is known of it."""
+    """Whether all values are equal, and the largest error; None: unknown."""
     if len(a) != len(b):
         return False, None
     same, worst = True, 0.0
@@ -179,7 +181,7 @@ def _worst(a: Sequence[Value], b: Sequence[Value], known: Known) -> tuple[bool, 
 
 
 def _first(rows: list[Row], judged: int) -> Row | None:
-    """The first that is truly wrong: the suspicious ones are judged first, then the others."""
+    """The first wrong call: suspicious calls are judged first, then the others."""
     left = judged
     for some in (
         [row for row in rows if row.suspicious],
@@ -201,7 +203,7 @@ def _first(rows: list[Row], judged: int) -> Row | None:
 def _is_wrong(row: Row) -> bool:
     assert row.a is not None and row.b is not None  # only pairs are judged
     mine, theirs = fault_of(row.a), fault_of(row.b)
-    if mine is None and theirs is None:  # not kept, or nobody can say
+    if mine is None and theirs is None:  # without tensors, or without a verdict
         if row.status == "diverges":
             row.message = UNEXPLAINED
         return row.status == "diverges"
@@ -282,7 +284,7 @@ def _status(rows: Sequence[Row], first: Row | None) -> Status:
 
 
 def _longer(found: Diff) -> str:
-    """Where one run of the two goes on alone."""
+    """The place where one of the runs continues alone."""
     only = {side: found["counts"].get(f"only {side}", 0) for side in ("a", "b")}
     side = max(only, key=lambda key: only[key])
     return f", as far as both go ({only[side]} calls only in {side.upper()})" if only[side] else ""
@@ -310,7 +312,7 @@ def _told(found: Diff, rows: Sequence[Row]) -> str:
         text = "The two runs are the same, bit for bit"
         if found["status"] == "rounding":
             text = "The two runs differ by no more than rounding explains"
-        random = f"; {drawn} calls drew other random numbers" if drawn else ""
+        random = f"; {drawn} calls used other random numbers" if drawn else ""
         longer = _longer(found)
         return f"{text}{longer}: {total}{random}.{missing}"
     where = ", ".join(

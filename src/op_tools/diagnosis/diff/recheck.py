@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Was a recorded call right? It is made again on the CPU, in float64, from its own arguments."""
+"""The correctness of a recorded call, by a rerun on the CPU in float64 on its own arguments."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from op_tools.replay.verdicts import rerun_of
 
 
 def fault_of(entry: Entry) -> str | None:
-    """What is wrong with its results, "" when they are right; None: it cannot be said.
+    """The fault of the results of a call, "" if they are correct; None: no verdict.
 
-    By the judge of OpAutoCompare, so an error that its arguments brought along is not its own.
+    By the judge of OpAutoCompare, so an error of the arguments does not count.
     """
     if entry.load is None:
         return None
@@ -35,7 +35,7 @@ def fault_of(entry: Entry) -> str | None:
             warnings.simplefilter("ignore")
             items = host_verdicts.forward(taken, "calibrated")
     except (NoReferenceError, ReplayError, ValueError, RuntimeError, TypeError):
-        return None  # damaged bytes, no such kernel here, no reference: nobody is accused
+        return None  # damaged bytes, a missing kernel, no reference: no verdict
     bad = [item for item in items if not item.verdict.passed]
     return f"{bad[0].label}: {bad[0].verdict}" if bad else ""
 
@@ -45,5 +45,5 @@ def _taken(recorded: Recorded) -> Taken | None:
     again = rerun_of(recorded, host, recorded.header.get("id", 0), recorded.output)
     if eligibility.unfit(again.call):
         return None
-    after = [recorded.mutated.get(at) for at in range(len(host.given))]
+    after = [recorded.mutated.get(at) for at in range(len(host.inputs))]
     return Taken(again, recorded.output, after, False, "cpu")

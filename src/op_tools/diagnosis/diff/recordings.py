@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recorded run, whatever holds it: packed archives, folders of calls, lines of statistics.
+"""Recorded runs in any format: packed archives, folders of calls, lines of statistics.
 
-`read(path)` gives the calls of each rank in their order; what cannot be read is told, and the rest
-is there. Tensors stay in the file until they are asked for.
+`read(path)` returns the calls of each rank in order, and reports what cannot be read. Tensors are
+loaded from the file when they are used.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _RANK = re.compile(r"-rank(\d+)of(\d+)")
 
 
 class RecordingError(DeeplinkError):
-    """What was given is no recorded run."""
+    """The path is no recorded run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor in a run: what it amounts to, and where its values are."""
+    """A tensor in a run: its statistics, and the place of its values."""
 
     dtype: str
     shape: tuple[int, ...]
-    hash: str = ""  # of its bytes; "": not known
+    hash: str = ""  # of its bytes; "": unknown
     norm: float | None = None
     numbers: tuple[float | None, float | None, float | None] = (None, None, None)  # min, max, mean
     nonfinite: int = 0
@@ -54,7 +54,7 @@ class Value:
     bytes: Callable[[], NDArray[np.uint8]] | None = None  # in the order of memory, not copied
 
     def tensor(self) -> Tensor | None:
-        """Its values, where they were recorded, in memory of their own."""
+        """A copy of the values, if they were recorded."""
         if self.bytes is None:
             return None
         dtype: torch.dtype = getattr(torch, self.dtype)
@@ -66,7 +66,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A call in a run. `load` gives it whole, where it was captured with its tensors."""
+    """A call in a run. `load` returns the whole call, if its tensors were captured."""
 
     id: int
     op: str
@@ -75,12 +75,12 @@ class Entry:
     module: str
     site: str
     inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]  # and behind them the arguments that it wrote
+    outputs: tuple[Value, ...]  # followed by the arguments that it wrote
     rank: int = 0
     time: str = ""
     device: str = ""
     load: Callable[[], Recorded] | None = None
-    group: tuple[int, ...] = ()  # the ranks of a collective; empty: all, or not known
+    group: tuple[int, ...] = ()  # the ranks of a collective; empty: all, or unknown
     awaited: tuple[Read, ...] = ()  # its arguments that are results of collectives before it
 
 
@@ -101,7 +101,7 @@ class Recording:
 
 
 def read(path: str | Path) -> Recording:
-    """A file or a folder with what OpCapture wrote, of one process or of many ranks."""
+    """Read a file or a folder of OpCapture, of one process or of many ranks."""
     root = Path(path)
     if not root.exists():
         raise RecordingError(
@@ -142,7 +142,7 @@ def _files(root: Path) -> list[Path]:
 
 
 def _place(made: Recording, found: list[tuple[int | None, list[Entry]]], world: int) -> None:
-    """Gives each process its rank: as its file says, else in their order."""
+    """Assign ranks to the processes: by their files, else in order."""
     free = iter(rank for rank in range(len(found) + world) if rank not in {r for r, _ in found})
     for rank, entries in found:
         if entries:
@@ -175,10 +175,11 @@ def _lines(file: Path, made: Recording) -> list[Entry]:
 
 
 class Produced:
-    """Finds the statistics that a line refers to instead of repeating them, in earlier lines.
+    """Resolves references to statistics in earlier lines.
 
-    A reference `[call, list, place]` is `same_as` for the same values. A view of values has no
-    statistics: its hash is made of theirs, so that views of equal values are equal.
+    A reference `[call, list, place]` is `same_as` for equal values. A view of values has no
+    statistics: its hash is derived from that of the values, so that views of equal values are
+    equal.
     """
 
     _LISTS = ("inputs", "outputs", "mutated", "grad_inputs", "grad_outputs")
@@ -187,7 +188,7 @@ class Produced:
         self._tensors: dict[tuple[int, str, int], dict[str, Any]] = {}
 
     def resolve(self, row: dict[str, Any]) -> None:
-        """Adds the statistics to the tensors of a line that refer to others."""
+        """Add the statistics to the tensors of a line with references."""
         for name in self._LISTS:
             tensors = row.get(name, ())
             pairs = tensors.items() if isinstance(tensors, dict) else enumerate(tensors)
@@ -241,7 +242,7 @@ def _calls(archive: Archive) -> Iterator[Entry]:
     for call in archive:
         parts = archive.parts(call)
         if not parts.keys() >= {"input", "output"}:
-            continue  # a call that did not end, or is not whole
+            continue  # a call that did not end, or is damaged
         given, made = parts["input"], parts["output"]
         wrote = list(made.get("mutated", {}).values())
         inputs = tuple(_stored(archive, [given["args"], given["kwargs"]]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two recorded tensors held against each other: one pass over their bytes where they lie."""
+"""Comparison of two recorded tensors, in one pass over their bytes in the file."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from op_tools.diagnosis.diff.recordings import Value
 from op_tools.tensors.statistics import NATIVE
 
 _PARTS = {"complex64": "float32", "complex128": "float64"}  # of complex numbers
-# Of a result of an operator, relative to its size: what rounding explains, by its type.
+# The error of a result that rounding explains, relative to its size, by type.
 _STEP = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-9, "float16": 2.0**-12}
 
 
 @dataclass(frozen=True)
 class Compared:
-    """What two tensors differ by."""
+    """The differences between two tensors."""
 
     error: float  # |a - b| / |a|, of whole tensors; inf: a nan on one side, other shapes
     differing: int | None = None  # elements
     largest: float | None = None  # difference
     bytes: int = 0  # that were read
-    exact: bool = True  # else by statistics: the error is at least so large
+    exact: bool = True  # else by statistics, which give a lower bound
 
     @property
     def same(self) -> bool:
@@ -37,7 +37,7 @@ SAME = Compared(0.0, 0, 0.0)
 
 
 def compared(a: Value, b: Value) -> Compared | None:
-    """None where nothing is known of their values."""
+    """Compare two values; None if the values are unknown."""
     if a.shape != b.shape or (a.dtype != b.dtype and not (_floats(a) and _floats(b))):
         return Compared(math.inf)
     if a.hash and a.hash == b.hash and a.dtype == b.dtype and a.stride == b.stride:
@@ -48,7 +48,7 @@ def compared(a: Value, b: Value) -> Compared | None:
 
 
 def step_of(dtype: str) -> float:
-    """The rounding of a type; 0 for one whose values are exact."""
+    """The rounding of a type; 0 for a type with exact values."""
     return _STEP.get(_PARTS.get(dtype, dtype), 0.125 if dtype.startswith("float8") else 0)
 
 
@@ -70,7 +70,7 @@ def _by_values(a: Value, b: Value) -> Compared:
         one.ctypes.data, other.ctypes.data, count, NATIVE[dtype]
     )
     if differing and not dtype.is_floating_point:
-        return _by_torch(a, b)  # the pass over whole numbers counts, and that alone
+        return _by_torch(a, b)  # the native pass only counts differences of integers
     return _of(differing, apart, largest, off, left, one.size + other.size)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a line of the flight recorder says: for its file, for people, and what to do next."""
+"""The content of a line of the flight recorder: for the file, for people, and the next command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def next_command(step: int) -> str:
-    """What names the line: the kernels of the steps around it, looked at one by one."""
+    """The command that locates the kernel: it checks all kernels of the steps around the event."""
     return f"deeplink why-nan --steps {max(0, step - 1)}- -- {shlex.join(['python', *sys.argv])}"
 
 
@@ -31,7 +31,7 @@ def tell(event: dict[str, Any]) -> None:
 
 
 def memory() -> dict[str, int]:
-    """Bytes of the process, and of the device where it tells without waiting."""
+    """Bytes of the process, and of the device if the query does not synchronize."""
     found = {}
     try:
         with open("/proc/self/statm") as file:
@@ -50,7 +50,7 @@ def bad_names(figures: dict[str, Figures]) -> list[str]:
 
 
 def edge(names: Sequence[str], grads: dict[str, Figures]) -> str:
-    """How far a bad gradient has come, of all of them in the order of the model."""
+    """The extent of bad gradients in the order of the model."""
     bad = [at for at, name in enumerate(names) if name in grads and grads[name][2]]
     text = (
         f"{len(bad)} of {len(names)} gradients are bad, that of {names[bad[-1]]} the last of them"
@@ -62,13 +62,13 @@ def edge(names: Sequence[str], grads: dict[str, Figures]) -> str:
 
 
 def first_bad(line: dict[str, Any]) -> str:
-    """The first module whose result is bad: they are in the order of the step."""
+    """The first module with a bad result, in the order of the step."""
     bad = bad_names(line["modules"])
     return f"; the first module with a bad result: {bad[0].partition(' ')[2]}" if bad else ""
 
 
 def shown(line: dict[str, Any]) -> dict[str, Any]:
-    """A line as it is written: without what it has not, and nan and inf as null."""
+    """A line for the file: without empty fields, with nan and inf as null."""
     found = {key: value for key, value in line.items() if value != {} and value is not None}
     if "loss" in found:
         loss = line["loss"].get("loss")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the flight recorder measures of tensors, and how it keeps to its share of the time."""
+"""The flight recorder's measurements of tensors, and its budget of time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from torch import Tensor
 
 from op_tools.tensors import finite, statistics
 
-WAIT = 0.01  # of a step at most, to know the loss before the backward pass
+WAIT = 0.01  # of a step at most, to read the loss before the backward pass
 BLOCK, AHEAD, BLOCKS = 12, 4, 11  # steps, those at its start that are not counted, and how many
 SHARE = 0.01  # of the program's time; waiting for a device may have as much, of the 3 % in all
 UNSEEN = (
     5_000  # nanoseconds of an entry that no clock of ours sees: torch's way to it, and cold caches
 )
-WARM = 16  # losses before a leap can be told
-MEMORY = 32  # steps that count
+WARM = 16  # losses before a leap can be detected
+MEMORY = 32  # steps that the mean covers
 LEAP = 4.0  # times the usual loss
 SMALL = 4096  # bytes of a loss's memory that may be held for some steps
 HALVES = (torch.float16, torch.bfloat16)
@@ -31,8 +31,8 @@ Figures = list[Any]  # largest magnitude, norm, values that are not finite, hash
 
 
 class Budget:
-    """Time that may be spent: a share of what has passed, and no more than a few steps' at once.
-    What other programs on the machine took of a step is not the program's to share.
+    """A share of the elapsed time, limited to that of a few steps. Time that other programs on the
+    machine use does not count.
     """
 
     def __init__(self) -> None:
@@ -42,18 +42,18 @@ class Budget:
         self._left = 0.0
 
     def step(self) -> None:
-        """A step is over: its share may be spent in the next one, and what was saved before."""
+        """End a step: its share, and unused time, may be spent in the next one."""
         now, worked = perf_counter_ns(), process_time_ns()
         took = min(now - self._step, worked - self._worked)
         self._step, self._worked = now, worked
         self._left = min(self._left + SHARE * took, 4 * SHARE * took)
 
     def enter(self) -> None:
-        """Something of ours begins."""
+        """Begin a piece of work of the tool."""
         self._entered = perf_counter_ns()
 
     def awaited(self, value: Tensor) -> float:
-        """A number of a device. What it computes until then is the program's time, not ours."""
+        """Read a number from a device. The time until the device is ready is the program's."""
         begun = perf_counter_ns()
         found = float(value.item())
         self._entered += perf_counter_ns() - begun
@@ -67,7 +67,7 @@ class Budget:
 
     @property
     def open(self) -> bool:
-        """Whether more may be done now."""
+        """Whether the budget allows more work."""
         used = perf_counter_ns() - self._entered if self._entered else 0
         return self._left > used
 
@@ -77,8 +77,8 @@ class Budget:
 
 
 class Patience:
-    """Whether to wait for a device in a step: tried in blocks of steps, with and without by turns.
-    What the host was ahead, or behind, counts for neither.
+    """Decides whether to synchronize with a device in a step, by blocks of steps with and without
+    it. The time by which the host is ahead or behind does not count.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Patience:
         self._block: list[float] = []
 
     def step(self, took: float) -> None:
-        """A step took so many seconds."""
+        """Add the seconds of a step."""
         if self._steps >= BLOCK * BLOCKS:
             return
         if self._steps % BLOCK >= AHEAD:
@@ -96,7 +96,7 @@ class Patience:
         self._steps += 1
         if self._steps % BLOCK:
             return
-        if self._steps > BLOCK:  # the first of all is when things are made
+        if self._steps > BLOCK:  # the first step initializes
             self._took[self.waits].append(averages.fmean(self._block))
         self._block.clear()
         self.waits = not self.waits
@@ -107,14 +107,14 @@ class Patience:
 
 @dataclass
 class Usual:
-    """How large the loss was lately, and how much it moved: told in a few operations a step."""
+    """Running mean and deviation of the loss, in a few operations for each step."""
 
     mean: float = 0.0
     spread: float = 0.0
     count: int = 0
 
     def leaps(self, loss: float) -> bool:
-        """Whether a loss is far beyond what was usual; from now on it is part of that."""
+        """Whether a loss is far above the usual one; any other loss is added to the statistics."""
         known = self.count >= WARM
         rise = loss - self.mean
         leap = known and rise > max((LEAP - 1) * abs(self.mean), 10 * self.spread)
@@ -131,7 +131,7 @@ Place = tuple[dict[str, Any], str]  # a part of a line, and a name in it
 
 @dataclass
 class _Later:
-    """Figures that a device was asked for, and has not given yet; without places, losses."""
+    """Metrics that a device has not returned; without places: losses."""
 
     places: list[Place]
     into: list[dict[str, Any]]
@@ -141,14 +141,14 @@ class _Later:
 
 @dataclass
 class Signals:
-    """Figures of tensors: at once where the host sees their memory, else when they come."""
+    """Metrics of tensors: read at once if the host sees the memory, else asynchronously."""
 
     waiting: deque[_Later] = field(default_factory=deque)
     held: list[tuple[Tensor, int, dict[str, Any]]] = field(default_factory=list)  # losses
 
     def take(self, places: Sequence[Place], tensors: Sequence[Tensor | None]) -> None:
-        """Adds the figures of tensors to lines, now or later; what a device is asked for at once
-        costs it little more than one of them.
+        """Add the metrics of tensors to lines, now or later. Many tensors cost little more than
+        one.
         """
         others: list[tuple[Place, Tensor]] = []
         for place, tensor in zip(places, tensors, strict=True):
@@ -176,13 +176,13 @@ class Signals:
         self.waiting.append(_Later(places, into, host, _event(both.device)))
 
     def hold(self, loss: Tensor, into: dict[str, Any]) -> None:
-        """One number of a device, for a line; `ask` asks for all that are held. Hot path."""
+        """Keep a number of a device for a line; `ask` reads all of them. Hot path."""
         small = loss.untyped_storage().nbytes() <= SMALL
-        value = loss if small else loss.clone()  # a view would keep what it looks at
+        value = loss if small else loss.clone()  # a view would keep its base alive
         self.held.append((value, value._version, into))
 
     def ask(self) -> None:
-        """For the losses that are held, with one copy; not for what was written since."""
+        """Read the kept losses with one copy, except those that were overwritten."""
         held, self.held = self.held, []
         kept = [(value, into) for value, version, into in held if value._version == version]
         kinds = {(value.device, value.dtype) for value, _ in kept}
@@ -194,7 +194,7 @@ class Signals:
             self.waiting.append(_Later([], [into for _, into in some], host, _event(both.device)))
 
     def arrived(self, wait: bool = False) -> None:
-        """Fills in what has come; `wait`: what has not, too."""
+        """Fill in the metrics that have arrived; `wait`: all of them."""
         while self.waiting:
             later = self.waiting[0]
             if wait:
@@ -212,13 +212,13 @@ class Signals:
                 into[name] = _line(largest, norm, int(not math.isfinite(largest)), "")
 
     def pending(self) -> set[int]:
-        """The parts of lines that are still to be filled in, by identity."""
+        """The ids of the parts of lines that are to be filled in."""
         asked = {id(part) for later in self.waiting for part in later.into}
         return asked | {id(into) for _, _, into in self.held}
 
 
 def put_loss(into: dict[str, Any], loss: float) -> None:
-    """The loss of the step's last backward pass, or the first one that is not finite."""
+    """Set the loss of the last backward pass of the step, or the first one that is not finite."""
     if math.isfinite(into.get("loss", 0.0)):
         into["loss"] = loss
 
@@ -230,13 +230,13 @@ def _event(device: torch.device) -> Any:
 
 
 def figures(tensor: Tensor) -> Figures:
-    """Of a tensor whose memory the host sees."""
+    """The metrics of a tensor whose memory the host sees."""
     found = statistics.of(tensor)
     low, high = float(found.min or 0), float(found.max or 0)
     return _line(max(abs(low), abs(high)), found.norm or 0.0, found.nonfinite, found.hex)
 
 
 def _line(largest: float, norm: float, nonfinite: int, hashed: str) -> Figures:
-    """JSON has no word for nan and inf: null."""
+    """The metrics for JSON, with nan and inf as null."""
     numbers = [float(f"{v:.5g}") if math.isfinite(v) else None for v in (largest, norm)]
     return [*numbers, nonfinite, hashed]

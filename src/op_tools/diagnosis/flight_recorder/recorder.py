@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flight recorder: what the last steps looked like, on disk at any moment.
+"""The flight recorder: metrics of the last training steps, on disk at any moment.
 
 It costs 0.5 to 4 % of the time of steps of 10 ms or more.
 
-A line for each step: the loss, gradients, parameters and results of modules as far as its share of
-the time goes (in turns, so that all come up), memory. When the loss is NaN or leaps, when the
-program raises, is ended by a signal or hangs, the lines are kept and the next steps are recorded
-whole.
+A line for each step: the loss, memory, and, within the budget of time, gradients, parameters and
+results of modules in turns. When the loss is NaN or leaps, or the program raises, hangs or is ended
+by a signal, the lines are copied, and the next steps are recorded in full.
 """
 
 from __future__ import annotations
@@ -46,18 +45,18 @@ from op_tools.tensors import finite, statistics
 
 OF_HOOKS = r"Using `torch\.compile\(module\)` when there are global hooks"
 MODULES_EVERY = 8  # steps: results of modules cost a hook around each
-MEMORY_EVERY = 8  # steps, where there is time for it
-MEMORY_AT_LEAST = 64  # steps: a leak shows however short they are
-LONG = 0.25  # seconds: a step in which memory is always asked for
-ARMED = 2  # steps that are recorded whole after an event
-SKIPS = 20  # steps in a row that a GradScaler skips by right: its scale is then 2**-20 of the first
-EVENTS = 4  # that are kept in a file of their own; the rest are lines
-TOGETHER = 8  # parameters, of which a device is asked at once: its calls are what costs
+MEMORY_EVERY = 8  # steps, within the budget
+MEMORY_AT_LEAST = 64  # steps, however short
+LONG = 0.25  # seconds: a step of this length always reads memory
+ARMED = 2  # steps that are recorded in full after an event
+SKIPS = 20  # consecutive steps that a GradScaler may skip: its scale is then 2**-20 of the first
+EVENTS = 4  # with a copy of the lines; later ones are lines only
+TOGETHER = 8  # parameters that a device is queried for at once: each query has a fixed cost
 AT_LEAST = 1.0  # seconds between two writes at most
-PARTS = ("loss", "grads", "params", "modules")  # of a line: figures that may come late
-TOLD = ("nan", "spike", "hang")  # events that are said at once: the program may go on for days
-LAST = ("signal", "hang")  # after which there may be nothing more
-PERIOD = 1.0  # seconds between two looks of the watchdog
+PARTS = ("loss", "grads", "params", "modules")  # metrics of a line that may arrive late
+TOLD = ("nan", "spike", "hang")  # events that are printed at once: the program may run for days
+LAST = ("signal", "hang")  # events after which no line may follow
+PERIOD = 1.0  # seconds between two checks of the watchdog
 GRACE = 2.0  # seconds that the main thread has to handle a signal
 
 
@@ -72,10 +71,10 @@ class FlightRecorder:
         self.steps = self.skipped = 0
         self.events: list[str] = []
 
-    # Life.
+    # Start and stop.
 
     def start(self) -> Self:
-        """From now on; SettingError when the folder cannot be written."""
+        """Start recording; SettingError when the folder cannot be written."""
         if self._active:
             return self
         self._active = True
@@ -88,9 +87,9 @@ class FlightRecorder:
         self.skipped = self._skipped = 0  # steps, by a GradScaler: of all, and of the last ones
         self._line = self._new_line()
         self._usual, self._bad = Usual(), False
-        self._lines: list[dict[str, Any]] = []  # that wait to be written
+        self._lines: list[dict[str, Any]] = []  # pending lines
         self._written = time.monotonic()
-        self._pending: deque[dict[str, Any]] = deque()  # lines whose figures are still to come
+        self._pending: deque[dict[str, Any]] = deque()  # lines with pending metrics
         self._names: dict[int, str] = {}  # of parameters
         self._paths: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._known: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
@@ -101,23 +100,23 @@ class FlightRecorder:
         begin = {"begin": time.time(), "pid": os.getpid(), "command": sys.argv}
         self.ring.add({**begin, **identity.current().as_dict()})
         self._watch()
-        lifecycle.begun(self)
+        lifecycle.register(self)
         return self
 
     def stop(self, quiet: bool = False) -> None:
-        """Writes what waits, and says one line; `quiet`: not when nothing was seen."""
+        """Write the pending lines, and print a summary; `quiet`: only if a step was recorded."""
         if not self._active:
             return
         self._ended.set()
         if self._unheard is not None:
             self._unheard.wake()
-        self._watcher.join(5)  # it may be at a long line
+        self._watcher.join(5)  # it may be busy with a long line
         self._unwatch()
         with self._lock, dispatch.unseen():
             try:
                 self.signals.ask()
                 self.signals.arrived(wait=True)
-            except Exception as error:  # of a device that has failed: the lines are kept
+            except Exception as error:  # a failed device: the lines are written
                 tool_errors.add("FlightRecorder", "stop", error)
             self._flush(everything=True)
             self.ring.add({"end": time.time(), "steps": self.steps})
@@ -127,16 +126,16 @@ class FlightRecorder:
 
     def _unwatch(self) -> None:
         self._active = False
-        lifecycle.over(self)
+        lifecycle.unregister(self)
         while self._undo:
             self._undo.pop()()
 
     def close(self) -> None:
-        """At the end of Python, where nobody has stopped it."""
+        """Stop at the end of the process."""
         self.stop(quiet=True)
 
-    def forget(self) -> None:
-        """In a forked child nothing is watched: the lines are the parent's."""
+    def after_fork(self) -> None:
+        """Stop in a forked child: the lines are the parent's."""
         self._unwatch()
 
     def __enter__(self) -> Self:
@@ -146,7 +145,7 @@ class FlightRecorder:
         self.stop()
 
     def summary(self) -> str:
-        """What it saw and cost."""
+        """The steps, the events and the cost."""
         skipped = f" ({self.skipped} skipped by the GradScaler)" if self.skipped else ""
         text = f"FlightRecorder: {self.steps} steps{skipped} in {self.ring.stem}.*.jsonl, "
         text += f"{self.budget.share:.1%} of the time"
@@ -156,7 +155,7 @@ class FlightRecorder:
             text += f"; {self.ring.lost} lines were not written: {self.ring.failed or 'too long'}"
         return text
 
-    # What is watched.
+    # Hooks.
 
     def _watch(self) -> None:
         before = register_optimizer_step_pre_hook(self._guarded(self._before_step))
@@ -171,7 +170,7 @@ class FlightRecorder:
         self._watcher.start()
 
     def _guarded(self, act: Callable[..., None]) -> Callable[..., None]:
-        """A tool must not kill the program that it watches; what it costs is counted."""
+        """Run work of the tool: an error is counted, not raised, and the time is counted."""
 
         def run(*args: Any) -> None:
             self.budget.enter()
@@ -179,7 +178,7 @@ class FlightRecorder:
                 if not graph_capture.is_capturing():
                     with dispatch.unseen():
                         act(*args)
-            except Exception as error:  # whatever it is, it is ours
+            except Exception as error:  # any error here is the tool's
                 tool_errors.add("FlightRecorder", act.__name__, error)
             self.budget.leave()
 
@@ -210,7 +209,7 @@ class FlightRecorder:
         try:
             stack = traceback.format_stack(frame)[-4:]
             self._event("signal", signal.Signals(number).name, stack)
-        finally:  # whatever we have met, it ends by the signal
+        finally:  # the process ends by the signal, whatever the handler raises
             end_by(number)
 
     def _leave_signal(self) -> None:
@@ -229,16 +228,16 @@ class FlightRecorder:
         return {"step": 0, "loss": {}, "grads": {}, "params": {}, "modules": {}}
 
     def _modules(self, on: bool) -> None:
-        """The hook around modules is there only in the steps that use it."""
+        """Install the hook on modules for the steps that use it."""
         handle = self._handle
         if on and handle is None:
             look = self._guarded(self._module)
 
             def hook(module: nn.Module, args: Any, result: Any) -> None:
-                if not torch.compiler.is_compiling():  # else it would be part of the graph
+                if not torch.compiler.is_compiling():  # else torch.compile would trace the hook
                     look(module, result)
 
-            # a program that is compiled is not warned of a hook that it did not make
+            # hides a warning of torch.compile about the tool's hook
             warnings.filterwarnings("ignore", OF_HOOKS, UserWarning)
             self._handle = register_module_forward_hook(hook)
         elif not on and handle is not None:
@@ -256,7 +255,9 @@ class FlightRecorder:
                 self.signals.take([(self._line["modules"], name)], made)
 
     def _name(self, root: nn.Module) -> None:
-        """Modules and parameters by their paths; a root that comes later knows more of them."""
+        """Name modules and parameters by their paths; a root that is called later gives longer
+        paths.
+        """
         for name, module in root.named_modules():
             if not name:
                 self._paths.setdefault(module, type(module).__name__)
@@ -281,7 +282,7 @@ class FlightRecorder:
             self._line["origin"] = str(autograd_search.origin(first, self._names) or "")
 
     def _skipped_step(self, optimizer: Optimizer) -> None:
-        """A step that a GradScaler left out: it counts, and shows what the gradients were."""
+        """Record a step that a GradScaler skips, with its gradients."""
         if self._first in (None, id(optimizer)):
             self._line["skipped"] = True
         self._before_step(optimizer)
@@ -319,7 +320,7 @@ class FlightRecorder:
         if (entries.bad_names(grads) or stuck) and not self._bad and "origin" not in self._line:
             gradients = [_unscaled(parameter.grad, scale) for parameter in with_gradients]
             self.signals.take([(grads, name) for name in names], gradients)
-            if entries.bad_names(grads):  # else the device has not answered yet
+            if entries.bad_names(grads):  # else the metrics are pending
                 self._line["origin"] = entries.edge(names, grads)
 
     def _after_step(self, optimizer: Optimizer, args: Any = None, kwargs: Any = None) -> None:
@@ -344,7 +345,7 @@ class FlightRecorder:
         due = self.steps % MODULES_EVERY == 0 and self.budget.open
         # from the second step on: what is compiled in the first has no hook in its way
         self._modules(bool(self._armed) or due or self.steps == 1)
-        if may or self._is_late:  # else nothing but the line, which waits
+        if may or self._is_late:  # else only the pending line
             self.signals.ask()
             self.signals.arrived()
             self._flush()
@@ -359,7 +360,7 @@ class FlightRecorder:
         return loss is not None and not math.isfinite(loss)
 
     def _flush(self, everything: bool = False) -> None:
-        """Writes the lines whose figures have come; many at once where time is short."""
+        """Write the lines whose metrics are complete; in large batches when time is short."""
         with self._lock:
             waiting = set() if everything else self.signals.pending()
             while self._pending:
@@ -375,7 +376,7 @@ class FlightRecorder:
                 self._lines.clear()
 
     def _look(self, line: dict[str, Any]) -> None:
-        """Whether this step is an event."""
+        """Detect the event of a step."""
         step, loss = line["step"], line["loss"].get("loss")
         grads, bad_loss = entries.bad_names(line["grads"]), self._bad_loss(line)
         if "skipped" in line and "skips" not in line:
@@ -397,9 +398,11 @@ class FlightRecorder:
     # Events.
 
     def _event(self, kind: str, text: str, stack: Sequence[str] = (), step: int = 0) -> None:
-        """A line about it, a copy of what led to it, and the next steps whole."""
+        """Write a line about an event, copy the lines before it, and record the
+        next steps in full.
+        """
         with self._lock:
-            if kind in LAST:  # what is still to come may never do so
+            if kind in LAST:  # pending metrics may never arrive
                 self._lines += self._pending
                 self._pending.clear()
             self.ring.add_all([entries.shown(line) for line in self._lines])
@@ -416,7 +419,7 @@ class FlightRecorder:
                 entries.tell(event)
             if len(self.ring.copies) < EVENTS:
                 self.ring.keep(f"{kind}-step{self.steps}")
-            if kind in ("nan", "spike") and self._active:  # else the hook would stay
+            if kind in ("nan", "spike") and self._active:  # else the hook would remain
                 self._armed = ARMED
                 self._modules(True)
 
@@ -431,8 +434,8 @@ class FlightRecorder:
                 self._event("hang", text, stacks.of_threads())
 
     def _pause(self, ended: threading.Event) -> bool:
-        """Until the next look; whether this is the end. A program that hangs is ended by SIGTERM,
-        as it would be without us.
+        """Wait for the next check; returns whether the program ends. SIGTERM ends a hanging
+        program, as it does without the tool.
         """
         unheard = self._unheard
         if unheard is None or ended.is_set():
@@ -445,7 +448,7 @@ class FlightRecorder:
 
     def _hung(self, number: int) -> None:
         try:
-            if self._lock.acquire(timeout=PERIOD):  # the main thread may have it, for good
+            if self._lock.acquire(timeout=PERIOD):  # the main thread may hold it for good
                 self._event("signal", signal.Signals(number).name, stacks.of_threads())
                 self._lock.release()
         finally:
@@ -453,7 +456,7 @@ class FlightRecorder:
 
 
 def _unscaled(gradient: Tensor | None, scale: Tensor | None) -> Tensor | None:
-    """A gradient without the scale that a fused optimizer takes out of it."""
+    """A gradient divided by the scale that a fused optimizer removes."""
     if gradient is None or scale is None:
         return gradient
     return gradient / scale.to(gradient.device)

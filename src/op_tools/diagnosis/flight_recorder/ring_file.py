@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines on disk within a bound: two files by turns, and copies of both that an event leaves.
+"""Lines on disk within a limit: two files, written alternately, and copies of both after an event.
 
-Each line goes to the system at once, so that it is there after kill -9.
+Each line is passed to the system at once, so that it is on disk after kill -9.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-PARTS = 8  # of the bound: the two files may have one each, the copies the rest
+PARTS = 8  # of the limit: one for each of the two files, the rest for the copies
 
 
 class Ring:
-    """Writes lines; the oldest go first. A disk that is full costs lines, and is told."""
+    """Writes lines, and deletes the oldest. A full disk loses lines, which is reported."""
 
     def __init__(self, stem: Path, limit: int) -> None:
         self.stem, self.limit = stem, limit
@@ -29,12 +29,12 @@ class Ring:
 
     @property
     def own(self) -> bool:
-        """Whether this is the process that it was made in: a child has its own, or none."""
+        """Whether this is the process that made the object, not a forked child."""
         return os.getpid() == self._pid
 
     @property
     def paths(self) -> list[Path]:
-        """The files that exist, the older first."""
+        """The existing files, the older first."""
         both = [self._path(1 - self._turn), self._path(self._turn)]
         return [path for path in both if path.exists()]
 
@@ -42,11 +42,11 @@ class Ring:
         return self.stem.with_name(f"{self.stem.name}.{turn}.jsonl")
 
     def add(self, line: dict[str, Any]) -> None:
-        """A line, now."""
+        """Write a line."""
         self._append(_text(line))
 
     def add_all(self, lines: Sequence[dict[str, Any]]) -> None:
-        """Several, with one call of the system where they fit."""
+        """Write several lines, in one system call if they fit."""
         texts = [_text(line) for line in lines]
         whole = b"".join(texts)
         for data in [whole] if len(whole) <= self.limit // PARTS else texts:
@@ -71,7 +71,7 @@ class Ring:
             self.lost += 1
 
     def _next(self) -> None:
-        """From now on in the other file, which is emptied."""
+        """Empty the other file, and write to it."""
         if self._file is not None:
             os.close(self._file)
             self._turn = 1 - self._turn
@@ -80,7 +80,7 @@ class Ring:
         self._file = os.open(self._path(self._turn), flags, 0o644)
 
     def keep(self, word: str) -> Path | None:
-        """A copy of all that is there, which later lines do not push out; None: no room for it."""
+        """Copy all lines, so that later lines do not delete them; None: no space left."""
         found = b"".join(path.read_bytes() for path in self.paths)
         room = self.limit * (PARTS - 2) // PARTS
         if self.failed or self._copied + len(found) > room:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals, told to another thread: the main one may never come to handle them.
+"""Signals, passed to another thread, because the main thread may never handle them.
 
-Python calls a handler between two of its own instructions, and a program that hangs does so in C.
+Python runs a handler between two of its instructions, and a hanging program is inside of C code.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import socket
 import struct
 from contextlib import suppress
 
-_SENDER = struct.Struct("iII")  # what the system says of it: process, user, group
+_SENDER = struct.Struct("iII")  # the system's description: process, user, group
 
 
 class Unheard:
-    """One thread waits; made and closed by the main one."""
+    """Signals for a thread that waits for them; made and closed by the main thread."""
 
     def __init__(self) -> None:
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        # a forked child has the same until it has closed it
+        # a forked child shares it until it is closed
         self._ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._theirs.setblocking(False)
         before = signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
@@ -30,7 +30,7 @@ class Unheard:
             signal.set_wakeup_fd(before)
 
     def wait(self, seconds: float) -> int:
-        """The number of a signal that has come; 0: none has."""
+        """Wait for a signal; returns its number, 0: none."""
         if not select.select([self._ours], [], [], seconds)[0]:
             return 0
         data, sender, _, _ = self._ours.recvmsg(1, socket.CMSG_SPACE(_SENDER.size))
@@ -40,12 +40,12 @@ class Unheard:
         return data[0]
 
     def wake(self) -> None:
-        """Who waits goes on."""
-        with suppress(BlockingIOError):  # there is something already
+        """End the waiting."""
+        with suppress(BlockingIOError):  # full: the thread wakes anyway
             self._theirs.send(b"\0")
 
     def close(self) -> None:
-        """After it, nobody waits."""
+        """End, with no thread waiting."""
         found = signal.set_wakeup_fd(-1)
         if found not in (-1, self._theirs.fileno()):
             signal.set_wakeup_fd(found)
@@ -54,6 +54,6 @@ class Unheard:
 
 
 def end_by(number: int) -> None:
-    """Ends the process by a signal, from any thread: only the main one may ask Python for that."""
+    """End the process by a signal, from any thread; only the main thread may set handlers."""
     ctypes.CDLL(None).signal(number, None)
     os.kill(os.getpid(), number)

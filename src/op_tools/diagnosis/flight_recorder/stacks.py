@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a program was when it raised or hung: the program's own lines are among what is kept."""
+"""The place where a program raised or hung; its own lines are always included."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import TracebackType
 
 from op_tools.core.call import is_programs
 
-INNERMOST = 4  # frames of an error, whoever's they are
+INNERMOST = 4  # innermost frames of an error
 OWN = 8  # frames of the program
 LINES = 200
 LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
@@ -21,7 +21,7 @@ FRAME = re.compile(r'File "(.+?)", line (\d+)')
 
 
 def of_error(trace: TracebackType | None) -> list[str]:
-    """The program's frames, and the innermost ones; the last is where it happened."""
+    """The frames of the program and the innermost frames of an error, the last one innermost."""
     frames = traceback.extract_tb(trace)
     last = max(0, len(frames) - INNERMOST)
     own = [at for at in range(last) if is_programs(frames[at].filename)][-OWN:]
@@ -29,7 +29,7 @@ def of_error(trace: TracebackType | None) -> list[str]:
 
 
 def of_threads() -> list[str]:
-    """What every other thread is doing: the main thread first, where each is before who called."""
+    """The stacks of all other threads, the main thread first, innermost frames first."""
     with tempfile.TemporaryFile("w+") as file:
         faulthandler.dump_traceback(file)
         file.seek(0)
@@ -39,7 +39,7 @@ def of_threads() -> list[str]:
 
 
 def site(stack: Sequence[str], innermost_first: bool) -> str:
-    """The program's own line that is nearest to where it happened, as file:line."""
+    """The innermost line of the program, as file:line."""
     found = [FRAME.search(each) for each in stack]
     sites = [(each[1], each[2]) for each in found if each is not None]
     own = [

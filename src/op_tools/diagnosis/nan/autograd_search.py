@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a loss that is not finite to the operator that made it so, when nothing was watched: what
-autograd has saved for the backward pass tells who was given good values and gave bad ones.
+"""From a loss that is not finite to the operator that caused it, without an earlier observation:
+the tensors that autograd has saved for the backward pass show which operator had finite arguments
+and a result that is not finite.
 
-It is asked before the backward pass, which lets go of it all. Tensors behind hooks (activation
-checkpointing) are left alone: to ask for them is to compute them again.
+The search runs before the backward pass, which releases the tensors. Tensors behind hooks
+(activation checkpointing) are not unpacked, which would recompute them.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from op_tools.core import op_names
 from op_tools.tensors import finite
 
 MOST = 50_000  # nodes
-SHOWN = 4  # operators that may have made it, arguments, and steps of the way
-RESULTS = ("result", "output", "logsumexp")  # so autograd's formulas call what was computed
-PASS_ON = op_names.VIEWS | {"unsafe_view", "clone", "to_copy"}  # none of them makes a NaN
+SHOWN = 4  # operators that may be the cause, arguments, and steps of the path
+RESULTS = ("result", "output", "logsumexp")  # the names of results in autograd's formulas
+PASS_ON = op_names.VIEWS | {"unsafe_view", "clone", "to_copy"}  # operators that never make a NaN
 _TAIL = re.compile(r"Backward\d*$")
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 Port = tuple[Any, int]  # a node and which of its results
@@ -34,15 +35,15 @@ Judge = Callable[[float], bool]
 
 @dataclass(frozen=True)
 class Origin:
-    """Who made the first bad value that is still there."""
+    """The operator with the first bad value that still exists."""
 
-    ops: tuple[str, ...]  # it was the first, or one of those before it
+    ops: tuple[str, ...]  # the operator, or one of those before it
     kind: str  # NaN or Inf
-    given: tuple[str, ...]  # its arguments, as far as they were saved
+    given: tuple[str, ...]  # the saved ones among its arguments
     behind: str  # the parameter before it
-    before: str  # the parameter that met the bad value first
+    before: str  # the first parameter with which the bad value was combined
     upstream: tuple[str, ...]
-    outside: str = ""  # what was bad before any operator was called
+    outside: str = ""  # the bad value before any operator
 
     def __str__(self) -> str:
         if self.outside:
@@ -57,24 +58,24 @@ class Origin:
 
 @dataclass
 class _Saved:
-    """A tensor that a node has kept, and what made it."""
+    """A tensor that a node has saved, and the operator that computed it."""
 
     node: Any
     label: str
     tensor: Tensor
-    maker: Port | None  # None: it is an argument that no operator has made
+    maker: Port | None  # None: an argument that no operator has computed
     largest: float = 0.0
 
 
 @dataclass
 class _Graph:
-    """The nodes in the order of the forward pass, with what they have kept."""
+    """The nodes in the order of the forward pass, with their saved tensors."""
 
     nodes: list[Any] = field(default_factory=list)
     leaves: list[Tensor] = field(default_factory=list)  # parameters
     saved: list[_Saved] = field(default_factory=list)
     known: dict[Port, float] = field(default_factory=dict)  # the largest value of results
-    readers: dict[Port, Any] = field(default_factory=dict)  # the first that had it as argument
+    readers: dict[Port, Any] = field(default_factory=dict)  # the first node with this argument
 
 
 def origin(loss: Tensor, parameters: Mapping[int, str]) -> Origin | None:
@@ -156,7 +157,7 @@ def _saved_by(node: Any) -> Iterator[_Saved]:
     for label in _labels(cast("Hashable", type(node))):
         try:
             raw = getattr(node, f"_raw_saved_{label}")
-        except RuntimeError:  # freed: an earlier backward pass of the same graph
+        except RuntimeError:  # released by an earlier backward pass
             continue
         many = raw if isinstance(raw, (list, tuple)) else [raw]
         for at, one in enumerate(many):
@@ -166,7 +167,7 @@ def _saved_by(node: Any) -> Iterator[_Saved]:
 
 
 def _unpacked(raw: Any) -> Tensor | None:
-    """Its tensor, where no hook stands before it (torch before 2.8 does not tell)."""
+    """The saved tensor, if no hook has packed it (before torch 2.8 this is unknown)."""
     if not hasattr(raw, "unpack_hook") or raw.unpack_hook is not None:
         return None
     tensor = raw.data
@@ -181,7 +182,7 @@ def _maker(node: Any, label: str, at: int, raw: Any, tensor: Tensor) -> Port | N
         return node, int(digits[0]) if digits else 0
     try:
         found = getattr(node, f"_saved_{label}" if label != "tensors" else "saved_tensors")
-    except RuntimeError:  # written since: its values are not those that were used
+    except RuntimeError:  # overwritten: the values are not those of the call
         return None
     own = found[at] if isinstance(found, (list, tuple)) else found
     return (own.grad_fn, own.output_nr) if own is not None and own.grad_fn is not None else None
@@ -191,11 +192,11 @@ def _is_result(label: str) -> bool:
     return label.startswith(RESULTS)
 
 
-# Who it was.
+# The search.
 
 
 def _outside(graph: _Graph, judge: Judge, parameters: Mapping[int, str]) -> str:
-    """The parameter or the data that were bad before any operator saw them."""
+    """The parameter or the data with bad values before any operator."""
     leaves = [leaf for leaf in graph.leaves if finite.has_numbers(leaf)]
     sizes = finite.numbers(finite.greatest(leaves))
     bad = [leaf for leaf, size in zip(leaves, sizes, strict=True) if not math.isfinite(size)]
@@ -207,13 +208,14 @@ def _outside(graph: _Graph, judge: Judge, parameters: Mapping[int, str]) -> str:
         return f"the parameter{name} is bad already ({count}), by {before}"
     worst = [one for one in graph.saved if judge(one.largest) and not _masks(one.node)]
     own = [one for one in worst if one.node is worst[0].node and not _is_result(one.label)]
-    if own and all(one.maker is None for one in own):  # else it has spoilt its own buffers
+    if own and all(one.maker is None for one in own):
+        # else its buffers are bad because of its own result
         return f"an argument of {_op(own[0].node)} ({_text(own[0])})"
     return ""
 
 
 def _first_bad(graph: _Graph, judge: Judge) -> Port | None:
-    """The earliest result that is bad; what a mask has put there is not."""
+    """The earliest bad result, except the values of a mask."""
     bad = [p for p, size in graph.known.items() if judge(size) and not _masks(p[0])]
     return min(bad, key=lambda port: port[0]._sequence_nr(), default=None)
 
@@ -223,7 +225,7 @@ def _masks(node: Any) -> bool:
 
 
 def _suspects(graph: _Graph, first: Port, judge: Judge) -> list[Any]:
-    """The node with the bad result and, where nothing tells of its arguments, those before it."""
+    """The node with the bad result, and the nodes before it if its arguments are unknown."""
     found, waiting, seen = [], deque([first]), {first}
     while waiting:
         node, _ = waiting.popleft()
@@ -240,7 +242,7 @@ def _suspects(graph: _Graph, first: Port, judge: Judge) -> list[Any]:
 
 
 def _from_inf(graph: _Graph, suspects: Sequence[Any]) -> Port | None:
-    """Where an Inf that the maker of a NaN was given comes from; None: it was given none."""
+    """The origin of an Inf among the arguments of the operator that made a NaN; None: no Inf."""
     own = {id(node) for node in suspects}
     took = [o for o in graph.saved if id(o.node) in own and not _is_result(o.label)]
     if not any(math.isinf(one.largest) for one in took):
@@ -248,7 +250,7 @@ def _from_inf(graph: _Graph, suspects: Sequence[Any]) -> Port | None:
     return _first_bad(graph, math.isinf)
 
 
-# Words.
+# Texts.
 
 
 @cache
@@ -258,7 +260,7 @@ def _word(name: str) -> str:
 
 
 def _op(node: Any) -> str:
-    """gelu of GeluBackward0."""
+    """The operator of a node: gelu of GeluBackward0."""
     return _word(node.name())
 
 
@@ -268,7 +270,7 @@ def _text(one: _Saved) -> str:
 
 
 def _parameter(node: Any, known: Mapping[int, str], near: bool = False) -> str:
-    """The nearest parameter above; `near`: only where nothing but views lies between."""
+    """The nearest parameter above; `near`: only with nothing but views in between."""
     waiting: deque[Any] = deque([node])
     seen: set[Any] = set()
     while waiting and len(seen) < MOST:
@@ -286,7 +288,7 @@ def _parameter(node: Any, known: Mapping[int, str], near: bool = False) -> str:
 
 
 def _upstream(node: Any) -> Iterator[str]:
-    """Who came before: along the first argument that an operator has made."""
+    """The preceding nodes, along the first argument that an operator has computed."""
     for _ in range(SHOWN):
         above = [each for each in _above(node) if not _is_leaf(each)]
         while above and _op(above[0]) in PASS_ON:

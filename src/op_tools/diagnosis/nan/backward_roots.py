@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a backward pass starts from: the loss, as a rule."""
+"""The roots of backward passes: the loss, as a rule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from op_tools.core import tool_errors
 
 
 def watch(who: str, seen: Callable[[Sequence[Any]], None]) -> Callable[[], None]:
-    """Tells of the tensors that a backward pass starts from, until it is undone."""
+    """Call a function with the tensors that each backward pass starts from. Returns a function that
+    ends it.
+    """
     owners: tuple[Any, ...] = (torch.autograd.graph, torch.autograd)
     plain = owners[0]._engine_run_backward
 
@@ -21,7 +23,7 @@ def watch(who: str, seen: Callable[[Sequence[Any]], None]) -> Callable[[], None]
     def run_backward(roots: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         try:
             seen(roots)
-        except Exception as error:  # a tool must not kill the program that it watches
+        except Exception as error:  # a tool must not end the program
             tool_errors.add(who, "backward", error)
         return plain(roots, *args, **kwargs)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`deeplink why-nan -- python train.py`: the kernel that made the first NaN, and its line."""
+"""`deeplink why-nan -- python train.py`: the kernel with the first NaN, and its line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from op_tools.diagnosis.report import html, readers
 
 
 def why_nan(line: list[str], output: Path | None, values: Mapping[str, str]) -> int:
-    """The work of `deeplink why-nan` with these settings; the exit code."""
+    """Run `deeplink why-nan` with settings; returns the exit code."""
     folder = launch.folder(output, "why_nan")
     own = {settings.OP_TOOLS_RUN.name: "why-nan", settings.OP_TOOLS_RESULTS.name: str(folder)}
     return _end(folder, launch.run(line, {**values, **own}))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who made which values: kernels as records that know whose results they took."""
+"""Records of kernels that refer to the records of the kernels that computed their arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ UPSTREAM = 6  # calls before the origin that are shown
 
 @dataclass(slots=True)
 class Record:
-    """One kernel's call. `largest` is the magnitude of its greatest result: NaN where one is."""
+    """One call of a kernel. `largest` is the largest magnitude of its results: NaN if a result has
+    one.
+    """
 
     number: int
     op: str
@@ -28,10 +30,10 @@ class Record:
     step: int
     module: str
     site: str
-    makers: tuple[int, ...]  # of its arguments: their records; 0: nobody that was seen
+    makers: tuple[int, ...]  # the records of its arguments; 0: not observed
     largest: float = 0.0
-    taken: tuple[float, ...] = ()  # the magnitudes of its arguments, where they were looked at
-    meant: bool = False  # its Inf is the program's own: a mask's
+    taken: tuple[float, ...] = ()  # the magnitudes of its arguments, if they were read
+    meant: bool = False  # the Inf is intended: of a mask
     inputs: tuple[Extent, ...] = field(default=(), repr=False)
     outputs: tuple[Extent, ...] = field(default=(), repr=False)
 
@@ -46,7 +48,7 @@ class Record:
         return ("Inf of a mask" if self.meant else "Inf") if self.bad else "finite"
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, which has no word for nan and inf."""
+        """The record for JSON, with nan and inf as texts."""
         return {
             "op": self.op,
             "direction": self.direction,
@@ -59,7 +61,7 @@ class Record:
 
 
 class Records:
-    """The last of them, and which of them wrote a piece of memory last."""
+    """The last records, and the record that wrote each storage last."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[int, Record] = OrderedDict()
@@ -71,7 +73,7 @@ class Records:
         return self._number
 
     def add(self, record: Record, written: Sequence[Tensor]) -> None:
-        """A record, and what its call wrote."""
+        """Add a record, and the storages that its call wrote."""
         self._kept[record.number] = record
         if len(self._kept) > KEPT:
             self._kept.popitem(last=False)
@@ -79,14 +81,14 @@ class Records:
             self._writers[address(tensor)] = record.number
 
     def maker(self, tensor: Tensor) -> int:
-        """The record that wrote a tensor; 0 when none did."""
+        """The record that wrote a tensor; 0: none."""
         return self._writers.get(address(tensor), 0)
 
     def get(self, number: int) -> Record | None:
         return self._kept.get(number)
 
     def path(self, record: Record) -> list[Record]:
-        """From a bad result up to where it became bad, each call before what it made."""
+        """The path from a bad result to its origin, each call before those that use its result."""
         found = [record]
         seen = {record.number}
         while True:
@@ -97,10 +99,10 @@ class Records:
             found.append(before)
 
     def _bad_maker(self, record: Record, seen: set[int]) -> Record | None:
-        """The argument that a bad result comes from; a mask's Inf is none."""
+        """The argument with the bad value of a result; an Inf of a mask does not count."""
         makers = [r for r in map(self.get, record.makers) if r is not None]
         bad = [r for r in makers if r.bad and not r.meant and r.number not in seen]
-        if record.taken:  # it is known which arguments were bad when they were taken
+        if record.taken:  # the bad arguments at the time of the call are known
             wrong = {
                 maker
                 for maker, size in zip(record.makers, record.taken, strict=False)
@@ -112,7 +114,7 @@ class Records:
         return max(chosen, key=lambda r: r.number, default=None)
 
     def before(self, record: Record) -> list[Record]:
-        """What led to the origin: of each call's arguments the largest, a few calls up."""
+        """The calls before the origin, along the largest argument of each call."""
         found: list[Record] = []
         at: Record | None = record
         while at is not None and len(found) < UPSTREAM:
@@ -130,10 +132,10 @@ def _size(value: float) -> float:
 
 
 def address(tensor: Tensor) -> int:
-    """Of a tensor's storage: views share it."""
+    """The address of the storage of a tensor, which views share."""
     return tensor.untyped_storage().data_ptr()
 
 
 def strided(tensors: Iterator[Tensor] | Sequence[Tensor]) -> list[Tensor]:
-    """Those that have memory of the plain kind."""
+    """The tensors with strided memory."""
     return [t for t in tensors if t.layout == torch.strided and not t.is_nested and t.numel()]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WhyNan: from a loss or a gradient that is NaN back to the kernel that made the first one.
+"""WhyNan: from a loss or gradient that is NaN to the kernel that made the first NaN or Inf.
 
-Every kernel's results are looked at, and remembered with whose results it took. A symptom is what
-a person would notice: a loss, a value that the program reads, or a gradient that an optimizer is
-about to use. From there the way goes up. An Inf that never reaches one of these accuses nobody; nor
-do a mask's, nor a step that a GradScaler skips.
+The results of every kernel are checked, and recorded with the kernels of their arguments. A symptom
+is a value that affects the program: a loss, a value that the program reads, or a gradient that an
+optimizer is about to use. The search goes back from the symptom. An Inf without a symptom is not
+reported, nor that of a mask, nor a step that a GradScaler skips.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ READS = "_local_scalar_dense"  # what `.item()` calls
 
 @dataclass(frozen=True)
 class Symptom:
-    """What went wrong in sight of the program."""
+    """A bad value that affects the program."""
 
     text: str
     value: float
@@ -55,12 +55,12 @@ class _Unread:
     given: list[Tensor]
     made: list[Tensor]
     sizes: list[Tensor]  # of results, on the device
-    versions: list[int]  # of arguments: what is written since is as its maker left it
-    by_value: bool  # the program itself gives an Inf
+    versions: list[int]  # of arguments: one that was overwritten since is that of its maker
+    by_value: bool  # an argument of the program is an Inf
 
 
 class WhyNan(Observer):
-    """Names the kernel that made the first NaN or Inf of those that did harm."""
+    """Names the kernel with the first NaN or Inf that caused a symptom."""
 
     key = "OVERFLOW_CHECK"
     hook = "WhyNanHook"
@@ -147,7 +147,7 @@ class WhyNan(Observer):
         taken: Sequence[float],
         by_value: bool,
     ) -> None:
-        """A bad result: is it the program's own, passed on, or made here?"""
+        """Classify a bad result: intended, passed on, or made by the kernel."""
         record.taken = tuple(taken)
         makers = [self._records.get(number) for number in record.makers]
         bad = [m for m, size in zip(makers, taken, strict=True) if not math.isfinite(size)]
@@ -155,12 +155,12 @@ class WhyNan(Observer):
             passed_on = bool(bad) and all(m is not None and m.meant for m in bad)
             record.meant = passed_on or (by_value and not bad)
         may_be_origin = not bad or all(m is None or m.meant for m in bad)
-        if may_be_origin and not record.meant:  # the way up ends before a mask
+        if may_be_origin and not record.meant:  # the search ends before a mask
             record.inputs = tuple(overflow.extents(list(given)))
             record.outputs = tuple(overflow.extents(list(made)))
 
     def _settle(self) -> None:
-        """Reads and judges what waits, in the order of the calls."""
+        """Read and judge the pending calls, in their order."""
         waiting, self._unread, self._held = self._unread, [], 0
         if not waiting:
             return
@@ -172,7 +172,7 @@ class WhyNan(Observer):
                 self._judge(one.record, one.given, one.made, self._taken(one), one.by_value)
 
     def _taken(self, one: _Unread) -> list[float]:
-        """How large the arguments were: most calls are sound, and nobody asks."""
+        """The magnitudes of the arguments, which are read for bad results only."""
         sizes = self._sizes(one.given)
         for at, (tensor, version) in enumerate(zip(one.given, one.versions, strict=True)):
             maker = self._records.get(one.record.makers[at])
@@ -191,11 +191,11 @@ class WhyNan(Observer):
         given = strided([root for root in started if isinstance(root, Tensor)])
         given = [tensor for tensor in given if finite.has_numbers(tensor)]
         if given and self.works_on(given[0].device):
-            # a scaled loss may overflow by right: its step is skipped
+            # a scaled loss may overflow: its step is skipped
             self._symptom("the loss", given, only_nan=True)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        skips = getattr(optimizer, "found_inf", None)  # a GradScaler's, where it leaves it to it
+        skips = getattr(optimizer, "found_inf", None)  # set by a GradScaler
         try:
             if self.found is not None or (skips is not None and bool(skips)):
                 self._skipped += skips is not None
@@ -206,7 +206,7 @@ class WhyNan(Observer):
             given = [g for g in given if finite.has_numbers(g) and self.works_on(g.device)]
             if given:
                 self._symptom("a gradient", given, only_nan=False)
-        except Exception as error:  # a tool must not kill the program that it watches
+        except Exception as error:  # a tool must not end the program
             tool_errors.add("WhyNan", "optimizer", error)
 
     def _symptom(self, what: str, given: Sequence[Tensor], only_nan: bool) -> None:
@@ -282,7 +282,7 @@ class WhyNan(Observer):
     def _save(self) -> None:
         try:
             self.place.write_text(json.dumps(self.found, indent=1), "utf-8")
-        except OSError as error:  # a full disk costs the file, not the finding
+        except OSError as error:  # a full disk loses the file, not the finding
             tool_errors.add("WhyNan", str(self.place), error)
 
     def finish(self, started: Started) -> None:
@@ -302,7 +302,7 @@ class WhyNan(Observer):
 
 
 def _from_outside(origin: Record) -> bool:
-    """Whether it was given a bad value that nobody who was seen had made."""
+    """Whether an argument had a bad value that no observed kernel made."""
     bad = [
         maker
         for maker, size in zip(origin.makers, origin.taken, strict=False)
@@ -332,7 +332,7 @@ def _file_name() -> str:
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """What the ranks of a run found, the earliest step first; unfinished files are left out."""
+    """The results of the ranks of a run, the earliest step first; incomplete files are left out."""
     found = []
     for file in sorted((folder / "why_nan").glob("why_nan*.json")):
         try:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One HTML page from whatever a run has written: it opens anywhere, without a network."""
+"""One HTML page for the results of a run; it opens without a network."""

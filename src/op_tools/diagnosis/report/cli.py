@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`deeplink report RUN [-o FILE]`: one page from whatever a run has written."""
+"""`deeplink report RUN [-o FILE]`: one page for the results of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def report(
     perfetto: Path | None,
     tensorboard: Path | None,
 ) -> int:
-    """The work of `deeplink report`; the exit code."""
+    """Run `deeplink report`; returns the exit code."""
     if serve:
         return _serve(run, port, source)
     content = readers.read(run)

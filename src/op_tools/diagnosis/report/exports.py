@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same content for other viewers: Perfetto, and TensorBoard where it is installed."""
+"""Exports of a page: a trace for Perfetto, and TensorBoard if it is installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from op_tools.diagnosis.report.model import Content
 
 
 def perfetto(content: Content, path: Path) -> int:
-    """A trace for ui.perfetto.dev: calls by direction, modules above them; how many slices."""
+    """Write a trace for ui.perfetto.dev, with calls by direction and modules above them; returns
+    the number of slices.
+    """
     lanes = {"modules": 1}
     events: list[dict[str, Any]] = []
     for name, start, took in content.modules:
@@ -52,7 +54,9 @@ def _slice(
 
 
 def tensorboard(content: Content, folder: Path) -> int:
-    """Charts as scalars, times of operators and findings as text; how many values."""
+    """Write charts as scalars, times of operators and findings as text; returns the number of
+    values.
+    """
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:

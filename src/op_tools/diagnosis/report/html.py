@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page's content as one HTML file: columns packed in binary, the script and the style inside."""
+"""A page's content as one HTML file: binary columns, the script and the style."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from op_tools.diagnosis.report.model import STATES, Content, Row
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Texts of a row are numbers of a list of their own; the script turns them back.
+# Texts of a row are indices of a list of texts.
 TEXTS: tuple[str, ...] = ("op", "direction", "module", "site", "dtype", "shape", "part", "note")
 NUMBERS: dict[str, tuple[str, Callable[[Row], float | None]]] = {
     "step": ("i4", lambda row: row.step),
@@ -44,7 +44,7 @@ NUMBERS: dict[str, tuple[str, Callable[[Row], float | None]]] = {
 
 
 def write(content: Content, path: Path, root: Path) -> int:
-    """Writes the page, whole or not at all; its size. Source lines are looked for under `root`."""
+    """Write the page atomically, and return its size. Source files are searched below `root`."""
     text = render(content, root).encode()
     fresh = path.with_name(f".{path.name}.new")
     try:
@@ -62,7 +62,7 @@ def write(content: Content, path: Path, root: Path) -> int:
 
 
 def offer(content: Content, path: Path) -> None:
-    """Writes the page and says where it is; a disk that is full costs the page alone."""
+    """Write the page and print its path; a full disk loses the page only."""
     try:
         write(content, path, Path())
     except DeeplinkError as error:
@@ -96,7 +96,7 @@ def render(content: Content, root: Path) -> str:
 
 
 def packed(content: Content) -> tuple[dict[str, Any], bytes]:
-    """What the script reads: a description in JSON, and the bytes of all columns."""
+    """The data of the script: a description in JSON, and the bytes of all columns."""
     texts: dict[str, list[str]] = {}
     columns: dict[str, Array] = {}
     for name in TEXTS:
@@ -148,7 +148,7 @@ def _column(values: Sequence[float], kind: str) -> Array:
 
 
 def _depths(modules: Sequence[tuple[str, float, float]]) -> list[int]:
-    """How deep each slice lies within others; they come by their starts, the longer first."""
+    """The nesting depth of each slice; slices are sorted by start, the longer first."""
     ends: list[float] = []
     found = []
     for _, start, took in modules:
@@ -160,7 +160,7 @@ def _depths(modules: Sequence[tuple[str, float, float]]) -> list[int]:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no word for nan and inf."""
+    """A number for JSON, with nan and inf as null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a page shows: calls in columns, findings, charts. Readers fill it, `page` writes it."""
+"""The content of a page: calls in columns, findings, charts. Readers fill it, `html` writes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STATES: tuple[State, ...] = ("unknown", "right", "wrong", "nonfinite", "skipped"
 
 @dataclass(slots=True)
 class Row:
-    """One call, or one part of one that was judged."""
+    """One call, or one judged part of a call."""
 
     op: str
     direction: str = "forward"
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that a reader should know first."""
+    """A finding, shown at the top."""
 
     level: Literal["bad", "warn", "good", "info"]
     title: str
@@ -69,7 +69,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Group:
-    """Calls of one kind: what they took, and what they had to do."""
+    """Calls of one kind: their times, and their work."""
 
     op: str
     shape: str
@@ -86,7 +86,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Cell:
-    """An operator in a type."""
+    """An operator for one data type."""
 
     op: str
     dtype: str
@@ -98,7 +98,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Anything else, as it is."""
+    """Any other table."""
 
     title: str
     columns: tuple[str, ...]
@@ -107,7 +107,7 @@ class Table:
 
 @dataclass
 class Content:
-    """All of it. A reader adds; what two readers say stands side by side."""
+    """The content of a page. Readers add to it."""
 
     title: str = "Run"
     rows: list[Row] = field(default_factory=list)
@@ -124,7 +124,7 @@ class Content:
     devices: list[str] = field(default_factory=list)  # that the run was made on, with versions
 
     def made_on(self, device: str) -> None:
-        """Add a device that the run was made on, once."""
+        """Add a device of the run, once."""
         if device not in self.devices:
             self.devices.append(device)
 

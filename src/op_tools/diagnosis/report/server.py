@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`report --serve`: the page on this machine alone, made anew when the run has written more."""
+"""`report --serve`: a local page that is rendered again when the run has written more."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 from deeplink.errors import DeeplinkError
 
-PERIOD = 2  # seconds between two questions of the page
-# Asks for the state of the run, and loads the page again when it has changed.
+PERIOD = 2  # seconds between two requests of the page
+# Requests the state of the run, and reloads the page when it has changed.
 WATCH = """<script>
 let known = null;
 setInterval(async () => {
@@ -25,7 +25,7 @@ setInterval(async () => {
 
 
 class Server(ThreadingHTTPServer):
-    """Serves what `render` gives, and gives it again only when the run has changed."""
+    """Serves the output of `render`, and renders it again when the run has changed."""
 
     daemon_threads = True
 
@@ -40,13 +40,13 @@ class Server(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/"
 
     def state(self) -> str:
-        """Another text when a file of the run was written."""
+        """A text that changes when a file of the run is written."""
         files = [self.run] if self.run.is_file() else self.run.rglob("*")
         seen = [stat for file in files if (stat := _stat(file)) is not None]
         return f"{len(seen)}-{max(seen, default=0)}"
 
     def page(self) -> bytes:
-        """The page of the run as it is now."""
+        """The current page of the run."""
         with self._lock:
             now = self.state()
             if self._made is None or self._made[0] != now:
@@ -56,7 +56,7 @@ class Server(ThreadingHTTPServer):
     def _rendered(self) -> bytes:
         try:
             text = self.render()
-        except DeeplinkError as error:  # nothing yet: the page comes when there is something
+        except DeeplinkError as error:  # no results yet
             text = f"<!doctype html><body><pre>{error}</pre></body>"
         return text.replace("</body>", WATCH % (PERIOD * 1000)).encode()
 
@@ -85,5 +85,5 @@ class _Handler(BaseHTTPRequestHandler):
 def _stat(file: Path) -> int | None:
     try:
         return file.stat().st_mtime_ns
-    except OSError:  # it is gone again
+    except OSError:  # deleted in the meantime
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of the program that calls were made on, copied into the page."""
+"""The program's lines with calls, copied into the page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SKIPPED = {".git", ".venv", "venv", "node_modules", "__pycache__", "site-package
 
 
 def excerpts(sites: Sequence[str], root: Path) -> dict[str, dict[str, object]]:
-    """By place: the file, the number of the first line, and a few lines; where they are found."""
+    """By place: the file, the number of the first line, and the lines."""
     wanted = {name for site in sites if (name := site.rpartition(":")[0]) and os.sep not in name}
     found_names = _by_name(wanted, root)
     texts: dict[str, list[str] | None] = {}
@@ -42,7 +42,7 @@ def _read(place: str) -> list[str] | None:
 
 
 def _by_name(names: set[str], root: Path) -> dict[str, str]:
-    """Files below a folder by their names alone; the first of each."""
+    """Files below a folder by name; the first of each name."""
     found: dict[str, str] = {}
     seen = 0
     if not names:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a page says first: findings, figures, operators with the worst first, and growth."""
+"""The summary of a page: findings, metrics, operators with the worst first, and growth."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Operator:
 
 
 def of(content: Content) -> dict[str, Any]:
-    """The parts of the description that are computed from all the others."""
+    """The parts of the description that are computed from the rows."""
     found = list(content.findings)
     worst = worst_finding(content)
     if worst is not None and not any(each.level == "bad" for each in found):
@@ -82,7 +82,7 @@ def _calls(count: int) -> str:
 
 
 def _operators(content: Content) -> list[dict[str, Any]]:
-    """By operator, the worst first: the most wrong, then the slowest, then the most called."""
+    """Rows by operator, sorted by errors, time and calls."""
     found: dict[str, _Operator] = {}
     for row in content.rows:
         one = found.setdefault(row.op, _Operator(row.op))
@@ -132,7 +132,7 @@ def _cells(rows: list[Row]) -> list[Cell]:
 
 
 def _growth(rows: list[Row]) -> list[Chart]:
-    """Errors along the run where results were judged, else how large values become."""
+    """Errors along the run if results were judged, else magnitudes of values."""
     judged = [row for row in rows if row.error >= 0]
     if judged:
         labels = [_label(row) for row in judged]
@@ -168,7 +168,7 @@ def _label(row: Row) -> str:
 
 
 def _by_module(rows: list[Row]) -> list[dict[str, Any]]:
-    """Bytes of results in one step, by module, the most first."""
+    """Bytes of results in one step by module, the most first."""
     found: dict[str, float] = defaultdict(float)
     steps = {row.step for row in rows} or {0}
     for row in rows:
@@ -178,7 +178,7 @@ def _by_module(rows: list[Row]) -> list[dict[str, Any]]:
 
 
 def thinned(chart: Chart) -> Chart:
-    """Few enough points to draw, with every peak."""
+    """Few enough points to plot, with every peak."""
     count = len(chart.labels)
     if count <= POINTS:
         return chart

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files of a run are read, and by whom. A damaged file costs itself, and is told."""
+"""The files of a run and their readers. A damaged file is reported and left out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from op_tools.diagnosis.report.readers import conformance, diagnosis, recorder, 
 
 Reader = Callable[[Path, Content], None]
 
-# By the ends of names, the first that fits; a reader may skip what turns out to be something else.
+# By patterns of names, the first that matches; a reader may skip a file of another kind.
 READERS: tuple[tuple[str, str, Reader], ...] = (
     ("op_autocompare_info_*.jsonl", "comparisons", tools.comparisons),
     ("op_autocompare_info_*.csv", "comparisons", tools.comparison_table),
@@ -30,15 +30,15 @@ READERS: tuple[tuple[str, str, Reader], ...] = (
     ("rank-*.json", "collectives", diagnosis.collectives),
     ("*.json", "", diagnosis.any_json),
 )
-# A run in progress has thousands of small files of tensors: they are named by their folder alone.
+# Folders of calls have thousands of small files: only the folder is listed.
 SKIPPED = {".owners", "device", "cpu"}
-STAMP = re.compile(r"\d{4}(-\d\d){5}")  # in a name: when its process began to write
+STAMP = re.compile(r"\d{4}(-\d\d){5}")  # in a name: the time of the first write
 RANK = re.compile(r"-rank(\d+)of(\d+)")
 TOGETHER = timedelta(seconds=90)  # between the starts of a run's ranks at most
 
 
 def read(run: Path) -> Content:
-    """All that is known of a run: a folder, or one file of it."""
+    """Read a run: a folder, or one file of it."""
     if not run.exists():
         raise DeeplinkError(
             f"there is nothing at {run}.",
@@ -70,7 +70,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _last(files: list[Path], content: Content) -> list[Path]:
-    """Of each tool the files of its last run: a folder of results collects those of many."""
+    """The files of the last run of each tool, in a folder with the results of many runs."""
     newest: dict[str, datetime] = {}
     for file in files:
         stamp = _stamp(file)
@@ -92,7 +92,7 @@ def _last(files: list[Path], content: Content) -> list[Path]:
 
 
 def _missing(files: list[Path]) -> list[str]:
-    """The ranks of which there is no file, where there are some of others."""
+    """The ranks without a file, if other ranks have one."""
     found = [match for file in files if (match := RANK.search(file.name))]
     world = max((int(match[2]) for match in found), default=0)
     missing = sorted(set(range(world)) - {int(match[1]) for match in found})
@@ -116,7 +116,7 @@ def _one(file: Path, run: Path, content: Content) -> None:
     before = (len(content.rows), len(content.sources))
     try:
         reader(file, content)
-    except Exception as error:  # a file that was cut off, or is something else: told, not raised
+    except Exception as error:  # a truncated file, or one of another kind: reported, not raised
         content.problems.append(f"{shown} was not read: {type(error).__name__}: {error}")
         return
     if what and (len(content.rows) > before[0] or file.stat().st_size):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conformance suite's results as a matrix of operators and types."""
+"""The results of the conformance suite as a matrix of operators and types."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ORDER = {"A": 0, "B": 1, "F": 2}
 
 
 def results(file: Path, content: Content) -> None:
-    """results.jsonl: a row for each case that is wrong, a cell for each op in a type."""
+    """Read results.jsonl: a row for each wrong case, a cell for each operator and type."""
     cases: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     reasons: Counter[str] = Counter()
     for found in lines_of(file):
         if "case" not in found or "status" not in found:
-            return  # somebody else's
+            return  # a file of another tool
         if found["status"] == "skipped":
             reasons[str(found.get("reason") or "no reason given")] += 1
             continue

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bisect, diff, determinism, one-iter and why-nan write, as findings, charts and tables."""
+"""The files of bisect, diff, determinism, one-iter and why-nan, as findings, charts and tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Found = dict[str, Any]
 
 
 def any_json(file: Path, content: Content) -> None:
-    """A file by what it says of itself; others are left alone."""
+    """Read a file by its `kind`; other files are left out."""
     found = _parsed(file)
     if isinstance(found, list):
         trace(found, content)
@@ -35,7 +35,7 @@ def _parsed(file: Path) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        if text.startswith("["):  # a trace that was cut off: up to its last whole event
+        if text.startswith("["):  # a truncated trace: up to its last complete event
             return json.loads(text[: text.rindex("}") + 1] + "]")
         raise
 
@@ -88,7 +88,7 @@ def diff(found: Found, content: Content) -> None:
         title = "How far the two runs drift apart"
         axis = "modules, in the order of the run"
         content.charts.append(Chart("growth", title, axis, "relative", labels, series, True))
-    # what the arguments brought along is nobody's fault
+    # errors of the arguments do not count
     states = {"diverges": "wrong", "same": "right", "rounding": "right"}
     for pair in found["pairs"]:
         row = Row(pair["op"], pair["direction"], pair["step"], pair["module"], pair["site"])
@@ -118,7 +118,7 @@ def determinism(found: Found, content: Content) -> None:
 
 
 def one_iteration(found: Found, content: Content) -> None:
-    """Layers against a record: how the run drifts, and which of them is wrong alone."""
+    """Read the layers of a comparison with a record: drift, and wrong layers."""
     layers = found["layers"]
     first = found["first"]
     for key, what in (("record", "recorded on"), ("here", "compared on")):
@@ -159,7 +159,7 @@ def one_iteration(found: Found, content: Content) -> None:
 
 
 def why_nan(found: Found, content: Content) -> None:
-    """The origin of a NaN, and what led to it."""
+    """Read the origin of a NaN, and the calls before it."""
     origin = found["origin"]
     level: Any = "bad" if origin else "good"
     lines = tuple(found["lines"])
@@ -179,7 +179,7 @@ def why_nan(found: Found, content: Content) -> None:
 
 
 def collectives(file: Path, content: Content) -> None:
-    """Flight records of the ranks: read together, once, with the first of them."""
+    """Read the collective logs of all ranks, once, with the first of them."""
     if any(what == "collectives" for _, what in content.sources):
         return
     found = flight.read(file.parent)
@@ -204,7 +204,7 @@ KINDS: dict[str, Callable[[Found, Content], None]] = {
 
 
 def _number(value: Any) -> float | None:
-    """As it is written where JSON has no word for it: "inf", "nan"."""
+    """A number that JSON writes as a text: "inf", "nan"."""
     if value is None or value == "nan":
         return None
     found = float(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flight recorder's lines as charts of the steps, and its events as findings."""
+"""The flight recorder's lines as charts, and its events as findings."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TITLES = {
 
 
 def steps(file: Path, content: Content) -> None:
-    """One file of a recorder; of the two that are written by turns, the later is read with the
-    earlier, and the copies of events say the same.
+    """Read a file of a recorder. The later of its two files is read with the earlier one; copies
+    repeat lines.
     """
     if not file.name.endswith((".0.jsonl", ".1.jsonl")):
         return
     if file.name.endswith(".1.jsonl") and file.with_name(_other(file)).exists():
-        return  # read with the other
+        return  # read with the other file
     both = [file, file.with_name(_other(file))]
     lines = [line for each in both if each.exists() for line in lines_of(each)]
     lines.sort(key=lambda line: line.get("at") or line.get("begin") or line.get("end") or 0.0)
@@ -60,7 +60,7 @@ def _finding(event: dict[str, Any], taken: list[dict[str, Any]]) -> Finding:
 
 
 def _after(event: dict[str, Any], taken: list[dict[str, Any]]) -> list[str]:
-    """What the steps that were recorded whole after an event show."""
+    """The metrics of the steps that were recorded in full after an event."""
     whole = [line for line in taken if line["step"] >= event["step"] and line.get("modules")]
     if event["event"] != "nan" or not whole:
         return []
@@ -89,7 +89,7 @@ def _charts(taken: list[dict[str, Any]], content: Content) -> None:
     content.charts.append(Chart("steps", "Time of a step", "steps", "ms", labels, times))
     norms = [_largest(line.get("grads")) for line in taken]
     if any(value is not None for value in norms):
-        title = "The largest gradient, of those that were looked at"
+        title = "The largest of the recorded gradients"
         series = [Series("largest", norms)]
         content.charts.append(Chart("steps", title, "steps", "|value|", labels, series, True))
     with_memory = [line for line in taken if "memory" in line]
@@ -109,7 +109,7 @@ def _largest(figures: dict[str, Any] | None) -> float | None:
 
 
 def _rows(taken: list[dict[str, Any]]) -> list[Row]:
-    """Gradients, parameters and results of modules, as calls of the page's table."""
+    """Gradients, parameters and results of modules, as rows of the page."""
     words = {"grads": "gradient", "params": "parameter", "modules": "result of a module"}
     found = []
     for line in taken:

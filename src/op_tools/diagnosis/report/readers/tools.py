@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operator tools write, as rows of a page."""
+"""The files of the operator tools, as rows of a page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "flo
 
 
 def lines_of(file: Path) -> Iterator[dict[str, Any]]:
-    """Lines of JSON; one that was cut off (kill -9) is left out."""
+    """The lines of a JSON file; a truncated line (kill -9) is left out."""
     with file.open("rb") as opened:
         for line in opened:
             try:
@@ -34,10 +34,10 @@ def lines_of(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def comparisons(file: Path, content: Content) -> None:
-    """What OpAutoCompare judged, a row for each result and gradient."""
+    """Read the verdicts of OpAutoCompare: a row for each result and gradient."""
     for found in lines_of(file):
         if found["item"].startswith("input") and found["passed"]:
-            continue  # an argument that nothing wrote
+            continue  # an argument that is not written
         ratio = float(found["ratio"])
         content.rows.append(
             Row(
@@ -57,7 +57,7 @@ def comparisons(file: Path, content: Content) -> None:
 
 
 def comparison_table(file: Path, content: Content) -> None:
-    """The classic table, of a run that wrote nothing else."""
+    """Read the classic table of a run without other files."""
     with file.open(newline="", encoding="utf-8") as opened:
         for found in csv.DictReader(opened):
             op, _, item = found["name"].partition(" ")
@@ -76,7 +76,7 @@ def comparison_table(file: Path, content: Content) -> None:
 
 
 def time_groups(file: Path, content: Content) -> None:
-    """OpTimeMeasure's groups: calls of one kind, forward and backward apart."""
+    """Read OpTimeMeasure's groups, with forward and backward separate."""
     found = json.loads(file.read_text("utf-8"))
     for each in found["groups"]:
         for word, prefix in (("forward", ""), ("backward", "backward_")):
@@ -92,7 +92,9 @@ def time_groups(file: Path, content: Content) -> None:
 
 
 def times(file: Path, content: Content) -> None:
-    """The classic table of times; on the timeline one after the other, unless there is a trace."""
+    """Read the classic table of times; without a trace, the timeline shows the
+    calls in sequence.
+    """
     if content.clock == "us":
         return
     content.clock = "ms in order"
@@ -114,11 +116,11 @@ def times(file: Path, content: Content) -> None:
 
 
 def trace(events: list[dict[str, Any]], content: Content) -> None:
-    """A trace of OpTimeMeasure (or of another tool): calls and modules as they lay in time."""
+    """Read a trace of OpTimeMeasure or of another tool."""
     slices = _within([event for event in events if event.get("ph") == "X"])
     if not slices:
         return
-    content.rows = [row for row in content.rows if row.ms < 0]  # the table of times says less
+    content.rows = [row for row in content.rows if row.ms < 0]  # the table of times has less
     content.clock = "us"
     zero = min(event["ts"] for event in slices)
     for event in slices:
@@ -136,7 +138,7 @@ def trace(events: list[dict[str, Any]], content: Content) -> None:
 
 
 def _within(slices: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without the modules of steps whose calls were not watched."""
+    """Leave out the modules of steps without observed calls."""
     watched = [event for event in slices if event.get("cat") not in ("module", "launch")]
     if not watched:
         return slices
@@ -151,7 +153,7 @@ def _within(slices: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def statistics(file: Path, content: Content) -> None:
-    """Statistics of each call's results; the timeline is the order of the calls."""
+    """Read the statistics of each call's results; the timeline is the order of the calls."""
     if not content.clock:
         content.clock = "calls"
     at = sum(row.start >= 0 for row in content.rows)
@@ -171,7 +173,7 @@ def statistics(file: Path, content: Content) -> None:
 
 
 def archive(file: Path, content: Content) -> None:
-    """The calls of a packed archive, by their headers alone."""
+    """Read the headers of the calls of a packed archive."""
     found = Archive(file)
     if not content.clock:
         content.clock = "calls"
@@ -190,11 +192,11 @@ def archive(file: Path, content: Content) -> None:
 
 
 def folders(run: Path, content: Content) -> None:
-    """The calls that lie in folders of their own."""
+    """Read the calls of the folder format."""
     seen = 0
     for folder in find_folders(run):
         if {"autocompare", "cpu", "device"} & set(folder.relative_to(run).parts):
-            continue  # a comparison's, which is shown by itself
+            continue  # of a comparison, which is shown separately
         parts = folder.relative_to(run).parts
         name = next((part for part in parts if part.startswith(("torch.", "aten."))), folder.name)
         content.rows.append(Row(name, note=str(folder)))
@@ -204,7 +206,7 @@ def folders(run: Path, content: Content) -> None:
 
 
 def captured(header: Any) -> Row:
-    """A row of a captured call's header."""
+    """A row for the header of a captured call."""
     site = header.get("site") or ""
     return Row(
         header["name"],
@@ -217,7 +219,7 @@ def captured(header: Any) -> Row:
 
 
 def monitor(file: Path, content: Content) -> None:
-    """Memory of a process along its time."""
+    """Read the memory of a process."""
     with file.open(newline="", encoding="utf-8") as opened:
         rows = list(csv.DictReader(opened))
     names = {"rss(MB)": "process", "device_memusage(MB)": "device"}
@@ -230,7 +232,7 @@ def monitor(file: Path, content: Content) -> None:
     content.charts.append(Chart("memory", "Memory of the process", "s", "MB", labels, series))
 
 
-# Words.
+# Texts.
 
 
 def first_tensor(text: str) -> tuple[str, str]:
@@ -258,7 +260,7 @@ def site_of(text: str) -> str:
 
 
 def worst_finding(content: Content) -> Finding | None:
-    """The comparison that is furthest off, in words."""
+    """Describe the comparison with the largest error."""
     wrong = [row for row in content.rows if row.state == "wrong"]
     if not wrong:
         return None
