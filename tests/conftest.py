@@ -4,6 +4,7 @@ import os
 
 from hypothesis import settings
 
+os.environ["DEEPLINK_LANG"] = "en"  # whatever the locale of the machine
 os.environ.setdefault("DIPU_MOCK_CUDA", "false")  # a test of the device must not bring ditorch
 
 settings.register_profile("deeplink", deadline=None, derandomize=True)

@@ -3,6 +3,8 @@
 
 from collections.abc import Iterable
 
+from deeplink.i18n import _, joined
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for an unknown name: the most similar known name, else all of them."""
@@ -10,7 +12,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}."
+    if near:
+        return _("did you mean {name!r}?").format(name=near[0])
+    return _("there are: {names}.").format(names=", ".join(names))
 
 
 class DeeplinkError(RuntimeError):
@@ -22,7 +26,9 @@ class DeeplinkError(RuntimeError):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message}\nHint: {self.hint}" if self.hint else self.message
+        if not self.hint:
+            return self.message
+        return joined("\n", (self.message, _("Hint: {text}").format(text=self.hint)))
 
 
 class NoVendorError(DeeplinkError):

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Sequence
 from typing import IO, Any, cast
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from deeplink import settings
+from deeplink.i18n import translated
 
 # Columns of names, which a reader copies: never broken over two lines.
 NO_WRAP = ("vendor", "name", "check", "status", "time", "from")
@@ -36,26 +38,33 @@ def table(
 
     With `numbers`, each column but the first holds numbers, which are never broken over lines.
     """
+    rows = [list(row) for row in rows]
     unbroken = [name in NO_WRAP or (numbers and at > 0) for at, name in enumerate(columns)]
     made = Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False
+        title=translated(title),
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE,
+        pad_edge=False,
     )
-    texts = [list(row) for row in rows]
+    texts = [[translated(cell) for cell in row] for row in rows]
+    styles = [[STYLES.get(cell, "") for cell in row] for row in rows]
+    headers = [translated(column) for column in columns]
     for at, column in enumerate(columns):
         width = None
         if column in PATHS:
-            width = _path_width([columns, *texts], unbroken, at)
+            width = _path_width([headers, *texts], unbroken, at)
             for row in texts:
                 row[at] = _path_end(row[at], width)
         made.add_column(
-            column,
+            headers[at],
             justify="right" if numbers and at > 0 else "left",
             no_wrap=unbroken[at],
             overflow="fold",  # only the start of a path is left out
             width=width,
         )
-    for row in texts:
-        made.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
+    for row, looks in zip(texts, styles, strict=True):
+        made.add_row(*(Text(cell, style=look) for cell, look in zip(row, looks, strict=True)))
     return made
 
 
@@ -66,7 +75,7 @@ NARROWEST = 8  # characters of a path that are shown in any case
 def _path_width(rows: Sequence[Sequence[str]], unbroken: Sequence[bool], at: int) -> int:
     """The width of a column of paths: what the other columns, broken over lines, leave."""
     width = console().width
-    lengths = [max(map(len, texts)) for texts in zip(*rows, strict=True)]
+    lengths = [max(map(cell_len, texts)) for texts in zip(*rows, strict=True)]
     others = [
         length if whole else min(length, width // 12)
         for place, (length, whole) in enumerate(zip(lengths, unbroken, strict=True))
@@ -150,10 +159,17 @@ class Output(io.TextIOBase):
         return text
 
 
+class Terminal(Console):
+    """A console that prints messages in the reader's language."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        super().print(*(translated(o) if isinstance(o, str) else o for o in objects), **how)
+
+
 def console(stderr: bool = False) -> Console:
     """Where reports go; plain text when it is no terminal, and no guessing at markup."""
     file = cast("IO[str]", Output(stderr))
-    made = Console(file=file, stderr=stderr, highlight=False, markup=False, soft_wrap=False)
+    made = Terminal(file=file, stderr=stderr, highlight=False, markup=False, soft_wrap=False)
     if not made.is_terminal and not settings.columns():
         made.width = WIDTH
     return made

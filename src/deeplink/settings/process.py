@@ -130,6 +130,15 @@ def columns() -> int:
     return int(text) if text.isdigit() else 0
 
 
+def locale() -> str:
+    """The name of the locale of messages, such as zh_CN.UTF-8; "" where the environment has none.
+
+    The variables are those of POSIX: the first one that is not empty counts.
+    """
+    names = map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))
+    return next(filter(None, names), "")
+
+
 def rank() -> int:
     """The rank that a launcher gave this process, by torchrun's variable; 0 without one."""
     return int(os.environ.get("RANK", "0") or 0)

@@ -68,6 +68,13 @@ DEEPLINK_CACHE_DIR = path(
     _user_cache,
     "The folder of torch_dipu (built native parts) and dicp (compiled graphs).",
 )
+DEEPLINK_LANG = choice(
+    "DEEPLINK_LANG",
+    "auto",
+    "The language of messages: English, Chinese, or the locale's (LC_ALL, LC_MESSAGES, LANG). "
+    "Result files stay the same.",
+    ("auto", "en", "zh"),
+)
 DEEPLINK_LOSS_FILE = path(
     "DEEPLINK_LOSS_FILE",
     lambda: Path(),

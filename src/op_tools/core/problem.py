@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-WIDTH = len("Workaround: ")
+from deeplink.i18n import Message, _, joined
+
+INDENT = " " * len("Workaround: ")
 
 
 @dataclass(frozen=True)
@@ -26,16 +28,16 @@ class Problem:
 
     def lines(self) -> list[str]:
         """The verdict as text, one field below the other."""
-        fields: list[tuple[str, Sequence[str]]] = [
-            ("Problem", (self.what,)),
-            ("Where", (self.where,)),
-            ("Evidence", self.evidence),
-            ("Workaround", (self.workaround,)),
-            ("Next", (self.next,)),
+        fields: list[tuple[Message, Sequence[str]]] = [
+            (_("Problem:    {text}"), (self.what,)),
+            (_("Where:      {text}"), (self.where,)),
+            (_("Evidence:   {text}"), self.evidence),
+            (_("Workaround: {text}"), (self.workaround,)),
+            (_("Next:       {text}"), (self.next,)),
         ]
         return [
-            (f"{name}:" if not at else "").ljust(WIDTH) + text
-            for name, texts in fields
+            joined("", (INDENT, text)) if at else field.format(text=text)
+            for field, texts in fields
             for at, text in enumerate(filter(None, texts))
         ]
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from deeplink import settings
+from deeplink.i18n import translated
 from deeplink.table import Output, console, table
 from op_tools.core import spelling, tool_errors
 from op_tools.core.call import Call
@@ -44,7 +45,7 @@ def verbose() -> bool:
 def say(text: str = "") -> None:
     """Print a line; lines of several threads do not mix."""
     with _lock:
-        Output().write(text + "\n")
+        Output().write(translated(text) + "\n")
 
 
 def announce(tool: Tool, name: str, applied: bool) -> None:

@@ -1,0 +1,120 @@
+"""Collect the messages of the sources, and bring src/deeplink/i18n/zh.po up to date.
+
+`python -m scripts.messages` lists messages without a translation and entries without a message;
+with `--write` it adds the former with an empty `msgstr`, removes the latter, and orders the file by
+the sources. `--count` shows the number of messages of each package.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import string
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from deeplink.i18n.catalogue import entries
+
+ROOT = Path(__file__).parents[1]
+CATALOGUE = ROOT / "src/deeplink/i18n/zh.po"
+MARKS = {"_": 1, "ngettext": 2}  # functions, and how many texts they take
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A message of the sources: its English text, its plural ("": none), and its module."""
+
+    text: str
+    plural: str
+    place: str
+
+
+def collected() -> dict[str, Entry]:
+    """The messages of all sources by their texts; the first module that has one counts."""
+    found: dict[str, Entry] = {}
+    for path in sorted(ROOT.glob("src/**/*.py")):
+        for entry in of_module(path.read_text("utf-8"), str(path.relative_to(ROOT))):
+            found.setdefault(entry.text, entry)
+    return found
+
+
+def of_module(source: str, place: str) -> Iterator[Entry]:
+    """The messages of a module; ValueError where a text is not written out."""
+    if "deeplink.i18n" not in source:
+        return
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
+        count = MARKS.get(getattr(call.func, "id", ""), 0)
+        if count:
+            texts = [getattr(node, "value", None) for node in call.args[:count]]
+            if not all(isinstance(text, str) for text in texts):
+                raise ValueError(f"{place}:{call.lineno}: a message is one literal text")
+            yield Entry(str(texts[0]), str(texts[1]) if count == 2 else "", place)
+
+
+def translations() -> dict[str, str]:
+    """The entries of the catalogue: translations by English texts, the header under ""."""
+    return {text: target for text, _, target in entries(CATALOGUE.read_text("utf-8"))}
+
+
+def placeholders(text: str) -> list[tuple[str, str, str]]:
+    """The placeholders of a text, sorted: name, format and conversion."""
+    parts = string.Formatter().parse(text)
+    return sorted((name, spec or "", kind or "") for _, name, spec, kind in parts if name)
+
+
+def write(found: dict[str, Entry], known: dict[str, str]) -> None:
+    """Write the catalogue, ordered by module."""
+    blocks = [_block("", "", known[""])]
+    place = ""
+    for entry in sorted(found.values(), key=lambda entry: entry.place):
+        comment = f"#: {entry.place}\n" if entry.place != place else ""
+        place = entry.place
+        blocks.append(comment + _block(entry.text, entry.plural, known.get(entry.text, "")))
+    CATALOGUE.write_text("\n\n".join(blocks) + "\n", "utf-8")
+
+
+def _block(text: str, plural: str, target: str) -> str:
+    lines = [_field("msgid", text)]
+    if plural:
+        lines.append(_field("msgid_plural", plural))
+    lines.append(_field("msgstr[0]" if plural else "msgstr", target))
+    return "\n".join(lines)
+
+
+def _field(name: str, text: str) -> str:
+    lines = text.splitlines(keepends=True)
+    if len(lines) < 2:
+        return f"{name} {_quoted(text)}"
+    return "\n".join([f'{name} ""', *map(_quoted, lines)])
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def main() -> int:
+    """Compare the sources with the catalogue; 1 where they differ."""
+    found, known = collected(), translations()
+    if "--count" in sys.argv:
+        packages = Counter(entry.place.split("/")[1] for entry in found.values())
+        for package, count in packages.most_common():
+            print(f"{package}: {count}")
+    if "--write" in sys.argv:
+        write(found, known)
+        known = translations()
+    missing = [entry for entry in found.values() if not known.get(entry.text)]
+    stale = [text for text in known if text and text not in found]
+    for entry in missing:
+        print(f"{entry.place}: no translation: {entry.text}")
+    for text in stale:
+        print(f"no message: {text}")
+    print(f"{len(found) - len(missing)} of {len(found)} messages translated")
+    return 1 if missing or stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

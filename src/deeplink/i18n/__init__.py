@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages in the reader's language: English in the program and its files, translated on output.
+
+    raise DeeplinkError(_("no vendor is named {name!r}.").format(name=name))
+    line = ngettext("{count} call compared", "{count} calls compared", count).format(count=count)
+
+A `Message` is its English text, so result files and comparisons do not depend on the language.
+`translated` gives the text to show; `deeplink.table` calls it for all output. The translations are
+in `zh.po`, read at the first message that is shown in Chinese.
+"""
+
+from __future__ import annotations
+
+from deeplink.i18n.language import language
+from deeplink.i18n.message import Message, joined, ngettext, translated
+from deeplink.i18n.message import message as _
+
+__all__ = ["Message", "_", "joined", "language", "ngettext", "translated"]

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts that are English values and can be shown in another language."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, SupportsIndex
+
+from deeplink.i18n.language import ENGLISH, language
+
+
+class Message(str):
+    """An English text that knows how to render itself in another language.
+
+    `format`, `join` and `+` give messages again. Other methods of str, f-strings included, give
+    plain English text.
+    """
+
+    _render: tuple[str, tuple[Any, ...]]
+
+    @classmethod
+    def _of(cls, text: str, how: str, *what: Any) -> Message:
+        made = cls(text)
+        made._render = how, what
+        return made
+
+    def format(self, *args: Any, **fields: Any) -> Message:
+        return self._of(str.format(self, *args, **fields), "format", self, args, fields)
+
+    def join(self, parts: Iterable[str], /) -> Message:
+        parts = tuple(parts)
+        return self._of(str.join(self, parts), "join", self, parts)
+
+    def __add__(self, other: str, /) -> Message:
+        return self._of(str.__add__(self, other), "add", self, other)
+
+    def __radd__(self, other: str, /) -> Message:
+        return self._of(str.__add__(other, self), "add", other, self)
+
+    def __mul__(self, times: SupportsIndex, /) -> str:
+        return self if int(times) == 1 else str.__mul__(self, times)
+
+    def __reduce__(self) -> tuple[Callable[..., Message], tuple[Any, ...]]:
+        how, what = self._render
+        return Message._of, (str(self), how, *what)
+
+
+def message(text: str) -> Message:
+    """The message with this English text; a placeholder in it is `{name}`."""
+    return Message._of(text, "text", text)
+
+
+def ngettext(one: str, many: str, count: int) -> Message:
+    """The message for a count of one, or for another count."""
+    return Message._of(one if count == 1 else many, "count", one, many, count)
+
+
+def joined(separator: str, parts: Iterable[str]) -> Message:
+    """`separator.join(parts)` that keeps the translations of the parts."""
+    return Message._of(separator, "plain", separator).join(parts)
+
+
+def translated(text: str) -> str:
+    """A text in the language in force; what is no Message stays."""
+    if not isinstance(text, Message) or language() == ENGLISH:
+        return str(text)
+    from deeplink.i18n.catalogue import chinese  # read only where it is needed
+
+    return str(_rendered(text, chinese()))
+
+
+def _rendered(value: Any, catalogue: Any) -> Any:
+    """A message by the catalogue; another value as it is."""
+    if not isinstance(value, Message):
+        return value
+    how, what = value._render
+    if how == "text":
+        return catalogue.gettext(what[0])
+    if how == "count":
+        return catalogue.ngettext(*what)
+    if how == "plain":
+        return what[0]
+    parts = [_rendered(each, catalogue) for each in what]
+    if how == "add":
+        return parts[0] + parts[1]
+    if how == "join":
+        return parts[0].join(_rendered(each, catalogue) for each in what[1])
+    _, args, fields = what
+    return parts[0].format(
+        *(_rendered(each, catalogue) for each in args),
+        **{name: _rendered(each, catalogue) for name, each in fields.items()},
+    )
