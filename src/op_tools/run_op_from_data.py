@@ -56,7 +56,7 @@ from op_tools.replay.console import (
     write_junit,
 )
 from op_tools.replay.export_script import export
-from op_tools.timing.call_shapes import call_text, text_of
+from op_tools.timing.aggregate import call_text, text_of
 from op_tools.timing.clock import clock_for
 
 FLAGS = ("--only_run_forward", "--sync_time_measure", "--acc_check")

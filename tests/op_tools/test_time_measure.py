@@ -26,8 +26,7 @@ from op_tools.core import tool_errors
 from op_tools.core.call import Call
 from op_tools.core.collectives import Collective
 from op_tools.timing import clock, roofline
-from op_tools.timing.aggregate import Times
-from op_tools.timing.call_shapes import call_text
+from op_tools.timing.aggregate import Times, call_text
 from op_tools.timing.tool import OpTimeMeasure
 from tests.op_tools.waiting import until
 

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times of many calls in bounded memory: count, total, least, percentiles, in groups."""
+"""Times of many calls in bounded memory, in groups of calls with equal types and shapes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from math import exp, log
-from typing import Literal
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
 
 from op_tools.core.call import Site
 from op_tools.core.collectives import Collective
@@ -40,26 +43,14 @@ class Times:
         number = round(log(ms) * _STEPS) if ms > 0 else -(10**6)
         self.classes[number] = self.classes.get(number, 0) + 1
 
-    def add_sums(
-        self,
-        count: int,
-        total: float,
-        first: float,
-        least: float,
-        most: float,
-        classes: dict[int, int],
-    ) -> None:
-        """Add the times of many calls, which the native part has summed up."""
-        if self.count:
-            least = min(first, least)
-        self.merge(Times(count, total, first, least, most, classes))
-
-    def merge(self, other: Times) -> None:
-        """Add the times of other calls, which came later."""
+    def merge(self, other: Times, later: bool = False) -> None:
+        """Add the times of other calls; `later`: the first of them has had its warm-up, too."""
         if not other.count:
             return
         if not self.count:
             self.first = other.first
+        elif later:
+            self.least = min(self.least, other.first)
         self.least = min(self.least, other.least)
         self.most = max(self.most, other.most)
         self.count += other.count
@@ -158,19 +149,56 @@ def summed(groups: Iterable[Group], by: View, nested: bool = False) -> list[Line
         line = lines.setdefault(name, Line(name))
         line.forward.merge(group.forward)
         line.backward.merge(group.backward)
+        forward, backward = group.forward, group.backward
         if group.flops:
-            line.flops += group.flops * group.forward.count
-            line.flops += group.backward_flops * group.backward.count
-            line.flops_ms += group.forward.total
-            line.flops_ms += group.backward.total if group.backward_flops else 0.0
+            line.flops += group.flops * forward.count + group.backward_flops * backward.count
+            line.flops_ms += forward.total + (backward.total if group.backward_flops else 0.0)
         if group.bytes:
-            line.bytes += group.bytes * group.forward.count
-            line.bytes += group.backward_bytes * group.backward.count
-            line.bytes_ms += group.forward.total
-            line.bytes_ms += group.backward.total if group.backward_bytes else 0.0
+            line.bytes += group.bytes * forward.count + group.backward_bytes * backward.count
+            line.bytes_ms += forward.total + (backward.total if group.backward_bytes else 0.0)
     result = sorted(lines.values(), key=lambda line: -line.total)
     every = [line.total for line in result]
     whole = max(every, default=0.0) if nested else sum(every)
     for line in result:
         line.share = line.total / whole if whole else 0.0
     return result
+
+
+# The texts of types and shapes: calls with equal texts are of one kind.
+
+
+def text_of(value: Any) -> str:
+    """Types and shapes of tensors, plain values, types of others: `float32(4, 128, 256), 2`."""
+    if isinstance(value, Tensor):
+        dtype = str(value.dtype).removeprefix("torch.")
+        return f"{dtype}{tuple(value.shape)}".replace(",)", ")")
+    if isinstance(value, (tuple, list)):
+        return ", ".join(filter(None, map(text_of, value)))
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={text_of(item)}" for name, item in value.items())
+    if value is None or isinstance(
+        value, (bool, int, float, str, slice, torch.dtype, torch.device)
+    ):
+        return str(value)
+    return type(value).__name__
+
+
+def is_brief(name: str) -> bool:
+    """Whether the text of an operator's lists has their first and last items only."""
+    return name.startswith("torch._foreach_")
+
+
+def call_text(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """The text of a call's arguments."""
+    if not is_brief(name):
+        return text_of((*args, kwargs))
+    return ", ".join(map(_brief, (*args, *kwargs.values())))
+
+
+def _brief(value: Any) -> str:
+    """The text of an argument of an optimizer, whose numbers (a learning rate, the bias correction)
+    change in each step.
+    """
+    if isinstance(value, (tuple, list)) and value:
+        return f"[{len(value)}: {_brief(value[0])} … {_brief(value[-1])}]"
+    return "float" if isinstance(value, float) else text_of(value)

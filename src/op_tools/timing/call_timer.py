@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,8 +13,8 @@ from typing import Any
 import torch
 
 from op_tools.core import gradients, tool_errors
-from op_tools.core.call import Call, Site, tensor_list
-from op_tools.timing.call_shapes import text_of
+from op_tools.core.call import Call, tensor_list
+from op_tools.timing.aggregate import Group, text_of
 from op_tools.timing.clock import Clock, Mark
 
 Span = tuple[Mark, Mark]
@@ -28,20 +29,17 @@ class Row:
     """One call: marks of its start and end, and of those of each node of its backward pass."""
 
     id: int
-    name: str
     step: int
-    module: str
-    site: Site | None
     backward: bool  # a kernel that the backward pass calls
+    group: Group
     device: torch.device
     clock: Clock
-    arguments: str  # types and shapes
     start: Mark
-    thread: int = 0
-    launched: int = 0  # on the host's clock
-    returned: int = 0
-    end: Mark = None
-    result: str = ""  # types and shapes
+    end: Mark
+    launched: int  # on the host's clock
+    returned: int
+    result: str  # types and shapes
+    thread: int = field(default_factory=threading.get_ident)
     spans: list[Span] = field(default_factory=list)
     nodes: weakref.ref[Nodes] | None = None
     grad_inputs: str = ""  # types and shapes of the arguments with a gradient
@@ -110,7 +108,7 @@ class _Hooks:
             if not self.nodes.closed:
                 self.start = self.nodes.row.clock.mark()
         except Exception as error:  # a tool must not end the program
-            tool_errors.add("OpTimeMeasure", self.nodes.row.name, error)
+            tool_errors.add("OpTimeMeasure", self.nodes.row.group.kind.op, error)
 
     def leave(self, _inputs: Any, _outputs: Any) -> None:
         nodes = self.nodes
@@ -122,4 +120,4 @@ class _Hooks:
                 self.start = None
                 nodes.spend(perf_counter_ns() - entered)
         except Exception as error:  # a tool must not end the program
-            tool_errors.add("OpTimeMeasure", nodes.row.name, error)
+            tool_errors.add("OpTimeMeasure", nodes.row.group.kind.op, error)

@@ -5,30 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 Mark = Any  # an event of the device, or nanoseconds of the host
-
-
-class Clock(Protocol):
-    """Marks moments in the work of a device, and measures the time between two marks later."""
-
-    note: str  # a limit of the times that the summary reports; empty: none
-    by_marks: bool  # torch's events or the CPU's clock, which the native part reads by itself
-
-    def mark(self) -> Mark:
-        """Mark the current end of the work in the device's queue."""
-
-    def ready(self, mark: Mark) -> bool:
-        """Whether the device has reached the mark."""
-
-    def between(self, start: Mark, end: Mark) -> float:
-        """Milliseconds between two marks; synchronizes with the device if needed."""
-
-    def free(self, mark: Mark) -> None:
-        """Let the clock use the mark for another moment."""
 
 
 class HostClock:
@@ -36,22 +17,25 @@ class HostClock:
 
     def __init__(self, wait: Callable[[], object] | None = None, note: str = "") -> None:
         self._wait = wait
-        self.note = note
-        self.by_marks = wait is None
+        self.note = note  # a limit of the times that the summary reports; empty: none
+        self.by_marks = wait is None  # the native part reads the clock itself
 
     def mark(self) -> Mark:
+        """Mark the current end of the work in the device's queue."""
         if self._wait is not None:
             self._wait()
         return perf_counter_ns()
 
     def ready(self, mark: Mark) -> bool:
+        """Whether the device has reached the mark."""
         return True
 
     def between(self, start: Mark, end: Mark) -> float:
+        """Milliseconds between two marks; synchronizes with the device if needed."""
         return float(end - start) / 1e6
 
     def free(self, mark: Mark) -> None:
-        pass
+        """Let the clock use the mark for another moment."""
 
 
 class EventClock:
@@ -84,6 +68,9 @@ class EventClock:
 
     def free(self, mark: Mark) -> None:
         self._free.append(mark)
+
+
+Clock = HostClock | EventClock
 
 
 def clock_for(device: torch.device, mode: str) -> Clock:
@@ -126,8 +113,6 @@ def _waiting(device: torch.device) -> Callable[[], object]:
     module = _module(device)
     if hasattr(module, "current_stream"):
         return lambda: module.current_stream(device).synchronize()
-    if hasattr(module, "synchronize"):
-        return lambda: module.synchronize()
     return lambda: torch.accelerator.synchronize(device)
 
 

@@ -14,8 +14,7 @@ from deeplink import settings
 from op_tools.core import dispatch, native_library, op_names, tool_errors
 from op_tools.core.call import Call, Site, site_of, tensor_list
 from op_tools.core.native_library import NativeSink, call_headers
-from op_tools.timing.aggregate import Group
-from op_tools.timing.call_shapes import is_brief, text_of
+from op_tools.timing.aggregate import Group, Times, is_brief, text_of
 from op_tools.timing.console import line_of
 
 GroupOf = Callable[[Call, Any], Group]  # of a call and its result
@@ -92,8 +91,8 @@ class NativeTimer:
         lines = bytes(self._sink.lines(everything, others, self._cells))
         for number, (forward, backward) in self._sink.sums().items():
             group = self._kinds[number][0]
-            group.forward.add_sums(*forward)
-            group.backward.add_sums(*backward)
+            group.forward.merge(Times(*forward), later=True)
+            group.backward.merge(Times(*backward), later=True)
         return lines
 
     def _cells(self, kind: int, places: list[int] | None) -> tuple[str, str]:

@@ -24,7 +24,6 @@ from op_tools.core import module_stack, tool_errors
 from op_tools.timing.clock import Clock, HostClock, Mark
 
 if TYPE_CHECKING:
-    from op_tools.timing.aggregate import Group
     from op_tools.timing.call_timer import Row
 
 _BUFFER = 4096  # pending events at most
@@ -60,14 +59,15 @@ class Trace:
 
     # Events.
 
-    def call(self, row: Row, spans: Sequence[tuple[Mark, float]], group: Group) -> None:
+    def call(self, row: Row, spans: Sequence[tuple[Mark, float]]) -> None:
         """Add a call: its launch on the host, its time on the device, its backward pass."""
+        group, kind = row.group, row.group.kind
         about = {
             "id": row.id,
             "step": row.step,
-            "module": row.module,
-            "line": str(row.site) if row.site else "",
-            "arguments": group.kind.shape,
+            "module": kind.module,
+            "line": str(kind.site) if kind.site else "",
+            "arguments": kind.shape,
         }
         if group.flops:
             about["flops"] = group.flops
@@ -76,17 +76,17 @@ class Trace:
         if row.device.type != "cpu":
             self._thread(row.thread)
             self._slice(
-                *(row.thread % 2**31, row.name, row.launched / 1e3),
+                *(row.thread % 2**31, kind.op, row.launched / 1e3),
                 *((row.returned - row.launched) / 1e3, "launch", {"id": row.id}),
             )
-        kind = "collectives" if group.collective is not None else "operators"
-        track = self._track(f"{row.device} {kind}")
+        word = "collectives" if group.collective is not None else "operators"
+        track = self._track(f"{row.device} {word}")
         start = self._at(row.clock, row.start)
         category = "backward" if row.backward else "forward"
-        self._slice(track, row.name, start, row.forward_ms * 1e3, category, about)
+        self._slice(track, kind.op, start, row.forward_ms * 1e3, category, about)
         for i, (mark, ms) in enumerate(spans):
             at = self._at(row.clock, mark)
-            self._slice(track, row.name, at, ms * 1e3, "backward", about)
+            self._slice(track, kind.op, at, ms * 1e3, "backward", about)
             if not i:  # an arrow from the call to its gradient
                 common = {"cat": "gradient", "name": "gradient", "id": row.id}
                 self._write(common | {"ph": "s", "tid": track, "ts": start})

@@ -27,15 +27,23 @@ from op_tools.core import (
     tool_errors,
     torch_patches,
 )
-from op_tools.core.call import Call, Site
+from op_tools.core.call import Call
 from op_tools.core.options import Options, own_options
 from op_tools.core.tool import Observer, Started
 from op_tools.core.worker import Periodic
 from op_tools.timing import call_timer, console, roofline
-from op_tools.timing.aggregate import Group, Kind, Line, View, summed
-from op_tools.timing.call_shapes import call_text, is_brief, text_of
+from op_tools.timing.aggregate import (
+    Group,
+    Kind,
+    Line,
+    View,
+    call_text,
+    is_brief,
+    summed,
+    text_of,
+)
 from op_tools.timing.call_timer import Row
-from op_tools.timing.clock import Clock, clock_for
+from op_tools.timing.clock import Clock, Mark, clock_for
 from op_tools.timing.native_timer import NativeTimer
 from op_tools.timing.perfetto import Trace
 
@@ -45,8 +53,16 @@ OPTIONS: dict[str, settings.Setting[Any]] = {
 }
 
 
-Work = tuple[float, float, float, collectives.Collective | None]  # the work of a call, see Group
-State = tuple[Row, gradients.Arguments | None]  # of a call, from before it until after it
+@dataclass(frozen=True, slots=True)
+class _State:
+    """The state of a call, from before it until after it."""
+
+    device: torch.device
+    clock: Clock
+    edges: gradients.Arguments | None
+    shape: str  # types and shapes of the arguments
+    launched: int
+    start: Mark
 
 
 @dataclass
@@ -62,7 +78,6 @@ class _Run:
     rows: deque[Row] = field(default_factory=deque)  # threads append while another one collects
     groups: dict[Kind, Group] = field(default_factory=dict)
     clocks: dict[torch.device, Clock] = field(default_factory=dict)
-    work: dict[tuple[str, str], Work] = field(default_factory=dict)  # by name and arguments
     native: NativeTimer | None = None
     periodic: Periodic | None = None  # writes rows
     cost: int = 0  # nanoseconds
@@ -80,23 +95,15 @@ class _Run:
                 self.trace.anchor(clock)
         return clock
 
-    def work_of(self, call: Call, arguments: str, result: Any) -> Work:
-        """The work of a call, computed once for each signature."""
-        key = call.name, arguments
-        if key not in self.work:
-            self.work[key] = 0.0, 0.0, 0.0, None  # if one of the formulas raises
-            together = collectives.collective(call, result)
-            self.work[key] = 0.0, 0.0, 0.0, together
-            moved = roofline.bytes_moved(call, result)
-            self.work[key] = (*roofline.flops(call, result), moved, together)
-        return self.work[key]
-
-    def group(self, name: str, arguments: str, module: str, site: Site | None) -> Group:
-        """The group of a call of known work."""
-        kind = Kind(name, arguments, module, site)
+    def group(self, call: Call, shape: str, result: Any) -> Group:
+        """The group of a call; its work is computed at the first call of the group."""
+        kind = Kind(call.name, shape, call.module, call.site)
         group = self.groups.get(kind)
-        if group is None:
-            group = self.groups[kind] = Group(kind, *self.work[name, arguments])
+        if group is None:  # without work if one of the formulas raises
+            group = self.groups[kind] = Group(kind)
+            group.collective = collectives.collective(call, result)
+            group.bytes = roofline.bytes_moved(call, result)
+            group.flops, group.backward_flops = roofline.flops(call, result)
         return group
 
 
@@ -129,7 +136,7 @@ class OpTimeMeasure(Observer):
             run.native = NativeTimer(
                 self.device_filter(),
                 lambda device: device.type != "meta" and weak.clock(device).by_marks,
-                lambda call, result: _native_group(weak, call, result),
+                lambda call, result: weak.group(call, _shape(call), result),
                 lambda: weak.periodic.wake(),
             )
             self.native = run.native.native
@@ -145,55 +152,47 @@ class OpTimeMeasure(Observer):
 
     # Around a call. Hot path: `_collect` does the rest for many calls at once.
 
-    def before(self, call: Call) -> State | None:
+    def before(self, call: Call) -> _State | None:
         entered = perf_counter_ns()
         run = self._run
         if run is None:  # stopped by another thread
             return None
         device = _device_of(call)
-        clock = run.clock(device)
-        arguments = None
+        clock, shape, edges = run.clock(device), _shape(call), None
         if call.level != "aten" and not is_brief(call.name):
-            arguments = gradients.arguments(call)
-        # the parameters and buffers of a module are its first arguments, equal in every call
-        own = call.args[2:] if call.level == "module" else call.args
-        row = Row(
-            call.id,
-            call.name,
-            call.step,
-            call.module,
-            call.site,
-            call.direction == "backward",
-            device,
-            clock,
-            call_text(call.name, own, call.kwargs),
-            None,
-            threading.get_ident(),
-        )
-        row.launched = perf_counter_ns()
-        run.cost += row.launched - entered
-        row.start = clock.mark()
-        return row, arguments
+            edges = gradients.arguments(call)
+        launched = perf_counter_ns()
+        run.cost += launched - entered
+        return _State(device, clock, edges, shape, launched, clock.mark())
 
-    def after(self, call: Call, state: State | None, result: Any) -> None:
+    def after(self, call: Call, state: _State | None, result: Any) -> None:
         run = self._run
         if state is None or run is None:
             return
-        row, arguments = state
-        row.end = row.clock.mark()
-        row.returned = perf_counter_ns()
-        row.result = text_of(result)
-        *_, together = run.work_of(call, row.arguments, result)
-        if arguments is not None and arguments.wanted:
-            call_timer.follow(call, arguments, result, row, run.spend)
-        if together is not None and together.asynchronous:
+        end, returned = state.clock.mark(), perf_counter_ns()
+        row = Row(
+            call.id,
+            call.step,
+            call.direction == "backward",
+            run.group(call, state.shape, result),
+            state.device,
+            state.clock,
+            state.start,
+            end,
+            state.launched,
+            returned,
+            text_of(result),
+        )
+        if state.edges is not None and state.edges.wanted:
+            call_timer.follow(call, state.edges, result, row, run.spend)
+        if row.group.collective is not None and row.group.collective.asynchronous:
             _end_when_done(row, result)
         if run.verbose:
-            self._show(call, arguments, result, row)
+            self._show(call, state.edges, result, row)
         run.rows.append(row)
         if len(run.rows) >= run.limit:
             self._collect(run)
-        run.cost += perf_counter_ns() - row.returned
+        run.cost += perf_counter_ns() - returned
 
     # From marks to milliseconds.
 
@@ -207,7 +206,9 @@ class OpTimeMeasure(Observer):
                 (done if over else run.rows).append(row)
             # else each call would go through the rows of a large graph
             run.limit = max(settings.OP_TOOLS_MAX_CACHE_SIZE.get(), 2 * len(run.rows))
-            lines = [(row.id, console.line_of(_cells(row, _resolve(run, row)))) for row in done]
+            for row in done:
+                _resolve(run, row)
+            lines = [(row.id, console.line_of(_cells(row))) for row in done]
             if run.native is None:
                 run.table.write("".join(line for _, line in sorted(lines)).encode())
             else:
@@ -245,30 +246,28 @@ class OpTimeMeasure(Observer):
             return summed(self._last[0], by, self._last[1])
         with dispatch.unseen():
             self._collect(run)
-        return summed(run.groups.values(), by, self.started.options.level == "module")
+        return summed(list(run.groups.values()), by, self.started.options.level == "module")
 
     # The classic tables, with OP_TOOLS_VERBOSE.
 
-    def _show(
-        self, call: Call, arguments: gradients.Arguments | None, result: Any, row: Row
-    ) -> None:
+    def _show(self, call: Call, edges: gradients.Arguments | None, result: Any, row: Row) -> None:
         ms = row.clock.between(row.start, row.end)
         rows = terminal.argument_rows(f"{call.name} inputs", call.args, call.kwargs)
         rows += terminal.tensor_rows(f"{call.name} outputs", result)
         times = console.grid(call.name, call.id, "forward_elasped", ms)
         terminal.show_call("", call, rows, times)
-        if arguments is None or not arguments.wanted:
+        if edges is None or not edges.wanted:
             return
         name, identity = call.name, call.id
 
         def show(found: gradients.Gradients) -> None:
             total = sum(row.clock.between(*span) for span in row.spans)
-            made = [*_named(f"{name} grad_outputs", found.outputs)]
-            made += _named(f"{name} grad_inputs", found.inputs)
+            rows = _named(f"{name} grad_outputs", found.outputs)
+            rows += _named(f"{name} grad_inputs", found.inputs)
             times = console.grid(name, identity, "backward_elasped", total)
-            terminal.say("\n".join([terminal.call_table(made), times]))
+            terminal.say("\n".join([terminal.call_table(rows), times]))
 
-        gradients.watch(call, arguments, result, _described, show, dispatch.guard(self, call))
+        gradients.watch(call, edges, result, _described, show, dispatch.guard(self, call))
 
 
 def _device_of(call: Call) -> torch.device:
@@ -292,35 +291,30 @@ def _end_when_done(row: Row, result: Any) -> None:
         row.pending = False
 
 
-def _resolve(run: _Run, row: Row) -> Group:
-    clock = row.clock
+def _resolve(run: _Run, row: Row) -> None:
+    """Read the times of a finished call, and add them to its group and to the trace."""
+    clock, group = row.clock, row.group
     row.forward_ms = clock.between(row.start, row.end)
     spans = [(start, clock.between(start, end)) for start, end in row.spans]
-    if row.spans:
-        row.backward_ms = sum(ms for _, ms in spans)
-    group = run.group(row.name, row.arguments, row.module, row.site)
     if row.backward:  # a kernel of the backward pass
         group.backward_flops, group.backward_bytes = group.flops, group.bytes
-        group.backward.add(row.forward_ms)
-    else:
-        group.forward.add(row.forward_ms)
-    if row.backward_ms is not None:
+    (group.backward if row.backward else group.forward).add(row.forward_ms)
+    if spans:
+        row.backward_ms = sum(ms for _, ms in spans)
         group.backward.add(row.backward_ms)
     if run.trace is not None:
-        run.trace.call(row, spans, group)
+        run.trace.call(row, spans)
     nodes = row.nodes() if row.nodes is not None else None
     if nodes is not None:
         nodes.closed = True  # a second backward pass is not timed
     for mark in (row.start, row.end, *(mark for span in row.spans for mark in span)):
         clock.free(mark)
-    return group
 
 
-def _native_group(run: _Run, call: Call, result: Any) -> Group:
-    """The group of a call that is timed natively."""
-    arguments = call_text(call.name, call.args, call.kwargs)
-    run.work_of(call, arguments, result)
-    return run.group(call.name, arguments, call.module, call.site)
+def _shape(call: Call) -> str:
+    """The text of a call's arguments, without the parameters and buffers of a module."""
+    own = call.args[2:] if call.level == "module" else call.args
+    return call_text(call.name, own, call.kwargs)
 
 
 def _cost(run: _Run, calls: int) -> str:
@@ -333,13 +327,13 @@ def _cost(run: _Run, calls: int) -> str:
     )
 
 
-def _cells(row: Row, group: Group) -> Sequence[object]:
+def _cells(row: Row) -> Sequence[object]:
     """A row of the file. A gradient has the shape and the type of its tensor."""
-    cells = (row.name, row.id, f"{row.forward_ms:.8f}")
-    shapes = (group.kind.shape, row.result)
-    if row.backward_ms is None:
-        return (*cells, "-", "ms", *shapes, "-", "-")
-    return (*cells, f"{row.backward_ms:.8f}", "ms", *shapes, row.grad_inputs, row.result)
+    backward = ("-", "ms"), ("-", "-")
+    if row.backward_ms is not None:
+        backward = (f"{row.backward_ms:.8f}", "ms"), (row.grad_inputs, row.result)
+    kind, forward = row.group.kind, f"{row.forward_ms:.8f}"
+    return (kind.op, row.id, forward, *backward[0], kind.shape, row.result, *backward[1])
 
 
 def _described(gradient: Tensor) -> tuple[object, ...]:
