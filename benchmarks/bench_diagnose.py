@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 import op_tools
 import torch_dipu  # noqa: F401
-from deeplink.table import console, table
+from deeplink.console import console, table
 from op_tools.core import native_library, step_counter
 from op_tools.diagnosis.bisect.ddmin import Search
 from op_tools.diagnosis.bisect.driver import Asked, Bisection

@@ -28,7 +28,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import dlinfer
-from deeplink import native, workers
+from deeplink import native
+from deeplink.testing import workers
 from dlinfer import fused
 
 TURNS, NEW = 15, 32

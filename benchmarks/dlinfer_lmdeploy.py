@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from deeplink.table import console, table
+from deeplink.console import console, table
 from dlinfer.framework import lmdeploy as adaptor
 
 PROMPT, ROUNDS = 64, 3

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         VendorBrokenError,
         VendorUnavailable,
     )
-    from deeplink.losses import observe_loss
+    from deeplink.run.loss_log import observe_loss
     from deeplink.vendor import Choice, Found, Vendor, choose, discover
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
     "observe_loss",
 ]
 __version__ = "0.2.0"
-_MODULES = ("deeplink.errors", "deeplink.losses", "deeplink.vendor")
+_MODULES = ("deeplink.errors", "deeplink.run.loss_log", "deeplink.vendor")
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,6 @@ import os
 def start() -> None:
     """Start what DITORCH or OP_TOOLS_RUN asks for. Never raises."""
     if os.environ.get("DITORCH") or os.environ.get("OP_TOOLS_RUN"):
-        from deeplink import registered
+        from deeplink import autoload_hooks
 
-        registered.start()
+        autoload_hooks.start()

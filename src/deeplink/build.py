@@ -4,8 +4,8 @@
 import sys
 
 from deeplink import native
+from deeplink.console import console
 from deeplink.errors import DeeplinkError
-from deeplink.table import console
 
 
 def main() -> int:

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from deeplink import __version__, running
+from deeplink import __version__
 from deeplink.commands import building, checks, common, device, diagnosis, one_iter, run, serving
 from deeplink.commands.host import Host
+from deeplink.run import runner
 
 HELP = """Run PyTorch code written for CUDA on other accelerators
 
@@ -104,7 +105,7 @@ def status(
     return 0
 
 
-def parse(command: str, line: Sequence[str]) -> running.Request:
+def parse(command: str, line: Sequence[str]) -> runner.Request:
     """What `deeplink run …` or `deeplink one-iter …` asks for; exits with 2 on a bad line."""
     from deeplink.commands.host import Recording
 

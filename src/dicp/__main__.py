@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deeplink import cli
 from deeplink.commands.common import STDOUT, write_json
-from deeplink.table import console, table
+from deeplink.console import console, table
 from dicp.backend import find, installed
 from dicp.dynamo_bridge import report
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from deeplink import vendor as vendors
+from deeplink.console import console
 from deeplink.errors import DeeplinkError
-from deeplink.table import console
 from diopi.conformance import device_config
 from diopi.conformance.command import Request, check_dtypes, generate, run
 from diopi.conformance.device_config import DeviceConfig

@@ -6,9 +6,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from deeplink import cli, running, settings
+from deeplink import cli, settings
 from deeplink.commands.host import Host
 from deeplink.errors import DeeplinkError
+from deeplink.run import runner
 
 COMMANDS = ("run", "one-iter", "pytorch-tests", "coverage")
 
@@ -16,7 +17,7 @@ COMMANDS = ("run", "one-iter", "pytorch-tests", "coverage")
 class Here(Host):
     """Runs the program in this process, whose torch represents the device as CUDA."""
 
-    def program(self, word: str, request: running.Request, line: Sequence[str]) -> int:
+    def program(self, word: str, request: runner.Request, line: Sequence[str]) -> int:
         if request.fail_on:
             raise DeeplinkError("--fail-on is an option of `deeplink run`.", "use `deeplink run`.")
         from ditorch import session
@@ -24,7 +25,7 @@ class Here(Host):
         settings.watch_children(request.values)  # the vendor is one of them
         settings.activate_children()
         session.activate(request.vendor or None)
-        running.run(request)
+        runner.run(request)
         return 0
 
     def patched(self, word: str, line: Sequence[str], here: Callable[[], int]) -> int:

@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from deeplink import coverage, settings
+from deeplink import settings
 from deeplink.commands.common import STDOUT, write_json
-from deeplink.coverage import Foreign, Use
-from deeplink.table import console, table
+from deeplink.console import console, table
+from deeplink.inspection import cuda_usage
+from deeplink.inspection.cuda_usage import Foreign, Use
 from deeplink.vendor import using
 from ditorch import cuda_namespace, session
 from ditorch.table import find
@@ -50,7 +51,7 @@ def outcome_of(use: Use, target: Target | None) -> Outcome:
 
 def check(path: Path, *, every: bool, json: str, vendor: str) -> int:
     """Show what the chosen device does with the CUDA calls of a program; the exit code."""
-    found = coverage.scan(path)
+    found = cuda_usage.scan(path)
     with using(vendor):
         active = session.activate()
     outcomes = [outcome_of(use, active.target) for use in found.uses]

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from deeplink import gloo
 from deeplink.errors import DeeplinkError
+from deeplink.process import gloo_shutdown
 from ditorch.patches import Patches, twin
 from ditorch.target import Target
 
@@ -76,7 +76,7 @@ class Groups:
         asked = str(given.get("backend") or "nccl")  # CUDA's default, too
         self._make_ours(given, asked)
         if "gloo" in str(given["backend"]):
-            gloo.end_cleanly()
+            gloo_shutdown.end_cleanly()
         result = original(**given)
         self.asked.clear()  # group names start again with a new default group
         self._remember(dist.group.WORLD, asked)

@@ -8,7 +8,7 @@ import platform
 import torch
 
 from deeplink import settings
-from deeplink.table import Output
+from deeplink.console import Output
 from ditorch.target import Target
 
 

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from deeplink import cli, running
+from deeplink import cli
 from deeplink.commands.host import Host
 from deeplink.errors import DeeplinkError
+from deeplink.run import runner
 
 COMMANDS = (
     "run", "one-iter", "diagnose", "why-nan", "report", "bisect", "diff", "determinism", "replay",
@@ -23,12 +24,12 @@ class Here(Host):
     def searching(self) -> Iterator[None]:
         yield
 
-    def program(self, word: str, request: running.Request, line: Sequence[str]) -> int:
+    def program(self, word: str, request: runner.Request, line: Sequence[str]) -> int:
         if request.fail_on:
             raise DeeplinkError("--fail-on is an option of `deeplink run`.", "use `deeplink run`.")
         from op_tools.run import start
 
-        running.run(request, start)
+        runner.run(request, start)
         return 0
 
 

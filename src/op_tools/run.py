@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Callable
 
 import op_tools
-from deeplink import run_folder, settings
+from deeplink import settings
 from deeplink.errors import SettingError, nearest
+from deeplink.run import run_folder
 from op_tools.core import engine
 from op_tools.core.tool import Tool
 

@@ -26,9 +26,9 @@ from rich.progress import track
 from deeplink import cli
 from deeplink.commands.common import write_json
 from deeplink.compare import Difference, worst
+from deeplink.console import console
 from deeplink.errors import DeeplinkError
-from deeplink.run_folder import latest
-from deeplink.table import console
+from deeplink.run.run_folder import latest
 from op_tools.capture.encoding import Recorded
 from op_tools.compare.eligibility import NoReferenceError
 from op_tools.core import op_names, terminal

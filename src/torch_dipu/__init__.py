@@ -17,7 +17,7 @@ from torch.utils.backend_registration import (
     rename_privateuse1_backend,
 )
 
-from deeplink import native, registered, settings, vendor
+from deeplink import autoload_hooks, native, settings, vendor
 from deeplink.errors import DeeplinkError
 from torch_dipu import runtime
 
@@ -90,13 +90,13 @@ def _bring_cuda_names() -> None:
     if not settings.DIPU_MOCK_CUDA.get() or "ditorch" in sys.modules:  # ditorch brings them itself
         return
     if settings.DIPU_MOCK_CUDA.is_set():
-        registered.cuda_names(VENDOR.name)
+        autoload_hooks.cuda_names(VENDOR.name)
         return
     plain: Any = torch.Tensor.cuda
 
     @functools.wraps(plain)
     def cuda(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        registered.cuda_names(VENDOR.name)  # CUDA itself is not there: see _keep_cuda_apart
+        autoload_hooks.cuda_names(VENDOR.name)  # CUDA itself is not there: see _keep_cuda_apart
         found: Any = torch.Tensor.cuda
         return (plain if found is cuda else found)(self, *args, **kwargs)
 

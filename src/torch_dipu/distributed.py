@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from deeplink import gloo
 from deeplink.errors import DeeplinkError
+from deeplink.process import gloo_shutdown
 from torch_dipu import _C, flight
 
 
@@ -48,6 +48,6 @@ def serve_device_tensors(group: dist.ProcessGroup) -> None:
     backend: Any = group._get_backend(device)
     # with TORCH_DISTRIBUTED_DEBUG=DETAIL torch puts a checking group around it
     if isinstance(getattr(backend, "wrapped_pg", backend), dist.ProcessGroupGloo):
-        gloo.end_cleanly()
+        gloo_shutdown.end_cleanly()
         custom = dist.ProcessGroup.BackendType.CUSTOM
         group._register_backend(device, custom, _C.make_process_group(backend))

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 import deeplink
-from deeplink import registered
+from deeplink import autoload_hooks
 
 
 @pytest.mark.parametrize("ready", [True, False])
@@ -25,10 +25,10 @@ def test_what_is_being_imported_starts_by_itself(
         module.activate = lambda: started.append(1)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "coming", module)
     monkeypatch.setenv("DITORCH", "1")
-    point = EntryPoint("ditorch", "coming:activate", registered.GROUP)
-    monkeypatch.setattr(registered, "entry_points", lambda group: [point])
+    point = EntryPoint("ditorch", "coming:activate", autoload_hooks.GROUP)
+    monkeypatch.setattr(autoload_hooks, "entry_points", lambda group: [point])
     with caplog.at_level(logging.ERROR):
-        registered.start()
+        autoload_hooks.start()
     assert (len(started), caplog.messages) == (int(ready), [])
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from deeplink import children
+from deeplink.process import children
 
 CHILD = "import time; print('up', flush=True); time.sleep(60); print('still here')"
 PARENT = """

@@ -8,8 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 import deeplink
-from deeplink import cli, doctor, settings
+from deeplink import cli, settings
 from deeplink.commands import device, host
+from deeplink.inspection import doctor
 from deeplink.vendor import Choice, Found, Vendor
 
 runner = CliRunner()

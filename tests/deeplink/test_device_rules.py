@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deeplink import device_rules
 from deeplink.errors import DeeplinkError
+from deeplink.testing import device_rules
 
 RULES = """
 [device]

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from deeplink.console import console, table
 from deeplink.errors import DeeplinkError
 from deeplink.i18n import Message, _, joined, language, ngettext, translated
 from deeplink.i18n.catalogue import entries
 from deeplink.settings import locale
-from deeplink.table import console, table
 from op_tools.core.problem import Problem
 from scripts import messages
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from deeplink import cli, program
+from deeplink import cli
 from deeplink.errors import DeeplinkError
-from deeplink.program import Program, read
+from deeplink.run import program
+from deeplink.run.program import Program, read
 
 ME = sys.executable
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from deeplink import cli, run_folder
+from deeplink import cli
 from deeplink.commands import host
+from deeplink.run import run_folder
 
 Environment = dict[str, str]
 

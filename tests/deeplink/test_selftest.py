@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from deeplink import selftest
+from deeplink.testing import selftest
 from deeplink.vendor import Vendor
 
 NAMES = ["copy", "autograd", "rng", "streams", "save/load", "collective"]

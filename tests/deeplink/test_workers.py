@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from deeplink import workers
+from deeplink.testing import workers
 
 HERE = Path(__file__).parents[2]
 
 # It hangs in a call that lets no other thread of Python run; what it started hangs too.
 WORKER = """
 import ctypes, os, subprocess
-from deeplink import workers
+from deeplink.testing import workers
 
 line, _ = workers.connect()
 child = subprocess.Popen(["sleep", "600"])
@@ -30,7 +30,7 @@ ctypes.PyDLL(None).sleep(600)
 
 PARENT = """
 import signal
-from deeplink import workers
+from deeplink.testing import workers
 
 worker = workers.Worker("hanging", {})
 print(*worker.pipe.recv(), flush=True)

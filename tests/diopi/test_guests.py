@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deeplink.table import console
+from deeplink.console import console
 from diopi.conformance import guests, plan
 from diopi.conformance.case import Group, parse
 from diopi.conformance.command import Request, run

@@ -326,7 +326,7 @@ def test_the_built_in_suites_run_on_the_device(results: ModuleType, tmp_path: Pa
 def test_a_cpu_that_dies_of_what_it_announces_is_spared(
     results: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from deeplink.workers import spare_the_cpu
+    from deeplink.testing.workers import spare_the_cpu
 
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     assert spare_the_cpu("pass") == ""

@@ -3,8 +3,8 @@
 import runpy
 import sys
 
-from deeplink import gloo
+from deeplink.process import gloo_shutdown
 
-gloo.end_cleanly()
+gloo_shutdown.end_cleanly()
 del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import torch
 
-from deeplink import samples
+from deeplink.testing import samples
 from op_tools.capture.tool import OpCapture
 from op_tools.core import tool_errors
 from op_tools.replay import Case, load_cases

@@ -22,7 +22,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import op_tools
-from deeplink import samples
+from deeplink.testing import samples
 from op_tools.core import tool_errors
 from op_tools.core.tool import Observer
 from tests.opinfo import core

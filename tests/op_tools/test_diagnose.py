@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from deeplink import cli, program
+from deeplink import cli
 from deeplink.errors import DeeplinkError
+from deeplink.run import program
 from op_tools.diagnosis import conclusion, diagnose
 from op_tools.diagnosis.report.model import Content, Group
 

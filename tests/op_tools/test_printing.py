@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import op_tools
-from deeplink.table import Output, console, table
+from deeplink.console import Output, console, table
 from op_tools.core import terminal
 from tests import warm
 

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 import torch_dipu
 from deeplink import settings
-from deeplink.samples import SEED, UNINITIALISED, Run, call, compare, gradients, seeds
+from deeplink.testing.samples import SEED, UNINITIALISED, Run, call, compare, gradients, seeds
 from tests.opinfo.outcome import Failure, Outcome
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int64": torch.int64}

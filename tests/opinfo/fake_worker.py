@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from deeplink import workers
+from deeplink.testing import workers
 from tests.opinfo.outcome import Outcome
 from tests.opinfo.workers import READY
 

@@ -17,8 +17,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from deeplink import device_rules, vendor
+from deeplink import vendor
 from deeplink.errors import DeeplinkError
+from deeplink.testing import device_rules
 from tests.opinfo.core import DTYPES, load_ops, select, supports
 from tests.opinfo.gaps import REFERENCE, judge, read_gaps
 from tests.opinfo.outcome import Outcome

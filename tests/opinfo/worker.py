@@ -7,7 +7,7 @@ import importlib
 import torch
 
 import torch_dipu  # noqa: F401
-from deeplink import workers
+from deeplink.testing import workers
 from tests.opinfo.core import check, load_ops, supports
 from tests.opinfo.outcome import Outcome
 from tests.opinfo.workers import READY

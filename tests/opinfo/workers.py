@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from deeplink import settings, workers
-from deeplink.workers import Lost, Worker
+from deeplink import settings
+from deeplink.testing import workers
+from deeplink.testing.workers import Lost, Worker
 from tests.opinfo.outcome import Failure, Outcome
 
 MODULE = "tests.opinfo.worker"

@@ -8,7 +8,8 @@ from pathlib import Path
 import torch.multiprocessing as mp
 from typer.testing import CliRunner
 
-from deeplink import cli, flight
+from deeplink import cli
+from deeplink.inspection import collective_hang
 from tests.torch_dipu import ranks_flight
 
 
@@ -37,14 +38,14 @@ def test_a_timeout_writes_the_record_and_the_reader_names_the_missing_rank(tmp_p
     )
     assert "rank 0 aborted the group: rank 1 never joined this collective" in late
     assert "rank 1 has ended, or left the group" in lost
-    (finding,) = flight.diagnose(flight.read(tmp_path))
+    (finding,) = collective_hang.diagnose(collective_hang.read(tmp_path))
     assert "rank 0 in allreduce #2 Float[2]" in finding
     assert "rank 1 is missing: its last is allreduce #1 Float[3], done" in finding
     said = CliRunner().invoke(cli.app, ["flight-record", str(tmp_path)])
     assert said.exit_code == 1 and "rank 1 is missing" in said.stdout.replace("\n", " ")
 
 
-def entry(sequence: int, operation: str = "ALLREDUCE", **more: object) -> flight.Entry:
+def entry(sequence: int, operation: str = "ALLREDUCE", **more: object) -> collective_hang.Entry:
     return {
         "group": "0",
         "sequence": sequence,
@@ -58,17 +59,17 @@ def entry(sequence: int, operation: str = "ALLREDUCE", **more: object) -> flight
     }
 
 
-def record(rank: int, *entries: flight.Entry) -> flight.Record:
-    return flight.Record(rank, 3, 0.0, "", {"0": [0, 1, 2]}, list(entries))
+def record(rank: int, *entries: collective_hang.Entry) -> collective_hang.Record:
+    return collective_hang.Record(rank, 3, 0.0, "", {"0": [0, 1, 2]}, list(entries))
 
 
 def test_nothing_under_way_is_no_finding() -> None:
-    assert flight.diagnose([record(rank, entry(1)) for rank in range(3)]) == []
+    assert collective_hang.diagnose([record(rank, entry(1)) for rank in range(3)]) == []
 
 
 def test_a_rank_that_wrote_nothing_is_named() -> None:
     records = [record(rank, entry(5, state="pending")) for rank in range(2)]
-    assert flight.diagnose(records) == [
+    assert collective_hang.diagnose(records) == [
         "group 0: ranks 0, 1 in allreduce #5 Float[4] (train.py:7 step); rank 2: no record found "
         "(process exited, or not in a collective)"
     ]
@@ -77,14 +78,14 @@ def test_a_rank_that_wrote_nothing_is_named() -> None:
 def test_a_rank_that_calls_something_else_is_named() -> None:
     other = entry(5, "BROADCAST", state="pending", where="train.py:9 save")
     waiting = entry(5, state="pending")
-    found = flight.diagnose([record(0, waiting), record(1, waiting), record(2, other)])
+    found = collective_hang.diagnose([record(0, waiting), record(1, waiting), record(2, other)])
     assert [line.partition("; ")[2] for line in found] == [
         "rank 2 calls broadcast #5 Float[4] instead (train.py:9 save)"
     ]
 
 
 def test_all_there_is_told_apart() -> None:
-    found = flight.diagnose([record(rank, entry(5, state="pending")) for rank in range(3)])
+    found = collective_hang.diagnose([record(rank, entry(5, state="pending")) for rank in range(3)])
     assert found == [
         "group 0: ranks 0, 1, 2 in allreduce #5 Float[4] (train.py:7 step): all are there, so it "
         "is slow, or the connection is broken"
@@ -93,6 +94,6 @@ def test_all_there_is_told_apart() -> None:
 
 def test_a_receiver_without_a_sender_is_named() -> None:
     waits = entry(0, "RECV", state="pending", peer=2, inputs=[])
-    assert flight.diagnose([record(0, waits)]) == [
+    assert collective_hang.diagnose([record(0, waits)]) == [
         "rank 0 waits to receive from rank 2 of group 0: Float[4] (train.py:7 step)"
     ]

@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from deeplink import caches, children
+from deeplink import caches
 from deeplink.commands import common
-from deeplink.table import console, table
+from deeplink.console import console, table
+from deeplink.process import children
 
 Which = Annotated[
     Literal["native", "graphs"] | None,

@@ -14,8 +14,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from deeplink import running, settings
+from deeplink import settings
 from deeplink.errors import DeeplinkError, SettingError
+from deeplink.run import runner
 
 PROGRAM = "program"  # the parameter that holds the words of the user's program
 STDOUT = "-"
@@ -96,7 +97,7 @@ class Group(TyperGroup):
     """
 
     def invoke(self, ctx: Any) -> Any:
-        with running.errors_as_text():
+        with runner.errors_as_text():
             return super().invoke(ctx)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

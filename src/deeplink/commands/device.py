@@ -10,13 +10,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from deeplink import doctor as examination
-from deeplink import flight, operators, scaffold, settings
+from deeplink import scaffold, settings
 from deeplink.commands import common
-from deeplink.doctor import Report
+from deeplink.console import console, table
 from deeplink.errors import SettingError
+from deeplink.inspection import collective_hang, operators
+from deeplink.inspection import doctor as examination
+from deeplink.inspection.doctor import Report
 from deeplink.settings import InForce, Unknown
-from deeplink.table import console, table
 from deeplink.vendor import Found, choose
 
 
@@ -310,8 +311,8 @@ def flight_record(
     Exit codes:
       0 no collective is pending, 1 one is, 2 there is no record
     """
-    records = flight.read(folder)
-    found = flight.diagnose(records)
+    records = collective_hang.read(folder)
+    found = collective_hang.diagnose(records)
     if json:
         common.write_json({"findings": found, "records": [asdict(r) for r in records]}, json)
     if json != common.STDOUT:
@@ -319,7 +320,7 @@ def flight_record(
             (
                 str(record.rank),
                 entry["group"],
-                flight.name(entry),
+                collective_hang.name(entry),
                 entry["state"],
                 f"{record.time - entry['begun']:.1f} s",
                 entry["where"],

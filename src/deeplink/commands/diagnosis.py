@@ -9,12 +9,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from deeplink import program as programs
 from deeplink import settings
 from deeplink.commands import common, host
 from deeplink.errors import DeeplinkError
-from deeplink.losses import PATTERN
-from deeplink.run_folder import latest
+from deeplink.run import program as programs
+from deeplink.run.loss_log import PATTERN
+from deeplink.run.run_folder import latest
 from deeplink.vendor import using
 
 Level = Annotated[

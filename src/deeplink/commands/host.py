@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from deeplink import children, settings
+from deeplink import settings
+from deeplink.console import console
 from deeplink.errors import SettingError
-from deeplink.run_folder import RunFolder
-from deeplink.running import Request
-from deeplink.table import console
+from deeplink.process import children
+from deeplink.run.run_folder import RunFolder
+from deeplink.run.runner import Request
 from deeplink.vendor import choose, load_device, using
 
 DITORCH = "ditorch"

@@ -11,11 +11,11 @@ from typing import Annotated
 
 import typer
 
-from deeplink import program as programs
 from deeplink import settings
 from deeplink.commands import common, host
 from deeplink.errors import DeeplinkError
-from deeplink.running import Request
+from deeplink.run import program as programs
+from deeplink.run.runner import Request
 
 Step = Annotated[int, typer.Option(min=0, metavar="N", help="Which iteration, from 0.")]
 

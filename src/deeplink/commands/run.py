@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from deeplink import program as programs
 from deeplink import settings
 from deeplink.commands import common, host
 from deeplink.errors import SettingError
-from deeplink.running import Request
+from deeplink.run import program as programs
+from deeplink.run.runner import Request
 
 # A tool by its option: the word of its settings, its arguments in the help, and what it does.
 TOOLS = {

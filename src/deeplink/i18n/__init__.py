@@ -5,8 +5,8 @@
     line = ngettext("{count} call compared", "{count} calls compared", count).format(count=count)
 
 A `Message` is its English text, so result files and comparisons do not depend on the language.
-`translated` gives the text to show; `deeplink.table` calls it for all output. The translations are
-in `zh.po`, read at the first message that is shown in Chinese.
+`translated` gives the text to show; `deeplink.console` calls it for all output. The translations
+are in `zh.po`, read at the first message that is shown in Chinese.
 """
 
 from __future__ import annotations

@@ -25,10 +25,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, TypeVar
 
-from deeplink import children, settings
+from deeplink import settings
 from deeplink.errors import BuildError
 from deeplink.native import parts
 from deeplink.native.parts import PARTS
+from deeplink.process import children
 
 T = TypeVar("T")
 Say = Callable[[str], None]

@@ -24,8 +24,8 @@ import sys
 from pathlib import Path
 
 from deeplink import vendor as vendors
+from deeplink.console import console, table
 from deeplink.errors import DeeplinkError
-from deeplink.table import console, table
 from dicp.backend import Backend
 from dicp.conformance import cases, command
 from dicp.conformance.command import SIZES, Row

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from deeplink.console import console, table
 from deeplink.errors import DeeplinkError
-from deeplink.table import console, table
 from dicp.backend import Backend, find
 from dicp.conformance import calls, model_check, op_check
 from dicp.conformance.models import OF_TRANSFORMERS

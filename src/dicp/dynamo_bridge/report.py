@@ -16,8 +16,8 @@ from typing import Any
 from torch import fx
 
 from deeplink import settings
+from deeplink.console import console, table
 from deeplink.errors import DeeplinkError
-from deeplink.table import console, table
 from dicp.dynamo_bridge.codegen import user_line
 from dicp.dynamo_bridge.partition import NO_WORK, Split
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from deeplink.samples import UNINITIALISED
+from deeplink.testing.samples import UNINITIALISED
 from diopi.conformance.grading import grade
 from diopi.conformance.guarded import Guarded, guarded_result
 from diopi.conformance.running import WIDE, host

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from deeplink.judge.formats import FORMATS
 from deeplink.judge.verdict import name_of
-from deeplink.samples import UNINITIALISED
+from deeplink.testing.samples import UNINITIALISED
 from diopi.conformance import memory, residuals, statistics
 from diopi.conformance.case import Finding
 from diopi.conformance.forms import inplace, with_out

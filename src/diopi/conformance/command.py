@@ -19,12 +19,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from deeplink import cli, device_rules
+from deeplink import cli
 from deeplink import vendor as vendors
 from deeplink.commands.common import STDOUT, write_json
+from deeplink.console import console
 from deeplink.errors import DeeplinkError
 from deeplink.judge.verdict import name_of
-from deeplink.table import console
+from deeplink.testing import device_rules
 from diopi.conformance import gaps as known_gaps
 from diopi.conformance import guests, page, plan, publish, report, results, store
 from diopi.conformance.case import LOWERED, NOT_IMPLEMENTED, Group, Result, lowered_as, parse

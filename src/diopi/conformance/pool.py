@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from deeplink import settings, workers
+from deeplink import settings
 from deeplink.errors import DeeplinkError
-from deeplink.workers import Lost, Worker
+from deeplink.testing import workers
+from deeplink.testing.workers import Lost, Worker
 from diopi.conformance import calls
 from diopi.conformance.case import Finding, Group, Result
 from diopi.conformance.worker import DONE, END, LOST, READY, START, VENDOR

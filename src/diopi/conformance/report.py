@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 from rich.console import Console
 
-from deeplink.table import table
+from deeplink.console import table
 from diopi.conformance.case import Result, reproduce
 from diopi.conformance.gaps import Gap, find
 from diopi.conformance.origin import Origin

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from deeplink.samples import PLACES, STAYS_ON_HOST, draw_from
+from deeplink.testing.samples import PLACES, STAYS_ON_HOST, draw_from
 from diopi.conformance.sample import Callee, Sample
 
 WIDE = {

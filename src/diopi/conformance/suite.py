@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from deeplink import device_rules
+from deeplink.testing import device_rules
 from diopi.conformance import gaps as known_gaps
 from diopi.conformance import plan
 from diopi.conformance.case import Result, reproduce

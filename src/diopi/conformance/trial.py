@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from deeplink.judge.verdict import name_of
-from deeplink.samples import UNINITIALISED
+from deeplink.testing.samples import UNINITIALISED
 from diopi.conformance.case import Case, Finding
 from diopi.conformance.expected import Expected
 from diopi.conformance.grading import SPECIAL, Judged, chose_equal, grade

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker process: it runs the cases of one group after the other, and says which it starts.
 
-It is a worker of deeplink.workers; what it says are pairs of a word and what belongs to it.
+It is a worker of deeplink.testing.workers; what it says are pairs of a word and what belongs to it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from deeplink import workers
+from deeplink.testing import workers
 from diopi.conformance import guests, plan, recipes, store
 from diopi.conformance.attempt import attempt, vary
 from diopi.conformance.case import Case, Group, Result

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from deeplink.samples import SEED, UNINITIALISED, Mover, call, compare, gradients, seeds
+from deeplink.testing.samples import SEED, UNINITIALISED, Mover, call, compare, gradients, seeds
 from ditorch.calls import Unsupported
 
 STEPS = 3  # of an optimizer

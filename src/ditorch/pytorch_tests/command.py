@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from deeplink import vendor
+from deeplink.console import console, table
 from deeplink.errors import DeeplinkError
-from deeplink.table import console, table
-from deeplink.workers import spare_the_cpu
+from deeplink.testing.workers import spare_the_cpu
 from ditorch import session
 from ditorch.pytorch_tests import device_config, results
 from ditorch.pytorch_tests.builtin import SUITES

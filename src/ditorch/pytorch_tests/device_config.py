@@ -16,7 +16,7 @@ dtype = "float32"
 bound = 2e-3                           relative, and absolute near zero
 reason = "why"
 
-`[device]`, which every suite obeys (deeplink.device_rules), counts as well.
+`[device]`, which every suite obeys (deeplink.testing.device_rules), counts as well.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from deeplink import device_rules
 from deeplink.errors import DeeplinkError
+from deeplink.testing import device_rules
 from ditorch.pytorch_tests.results import Row, Test
 
 SECTION = "pytorch_tests"

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from deeplink import workers
+from deeplink.testing import workers
 from ditorch import session
 from ditorch.pytorch_tests import builtin, causes, device_config, sources
 from ditorch.pytorch_tests.results import Row, Test

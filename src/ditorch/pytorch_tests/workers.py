@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 
-from deeplink import workers
-from deeplink.workers import Lost, Worker
+from deeplink.testing import workers
+from deeplink.testing.workers import Lost, Worker
 from ditorch import session
 from ditorch.pytorch_tests.device_config import Tolerance
 from ditorch.pytorch_tests.results import Row, Test

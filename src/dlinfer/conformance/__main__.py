@@ -14,8 +14,8 @@ import torch
 
 import dlinfer
 from deeplink import vendor as vendors
+from deeplink.console import console, table
 from deeplink.errors import DeeplinkError
-from deeplink.table import console, table
 from dlinfer import kernels
 from dlinfer.conformance.case import DTYPES, Case, cases
 from dlinfer.conformance.check import wrong

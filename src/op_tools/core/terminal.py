@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from deeplink import settings
+from deeplink.console import Output, console, table
 from deeplink.i18n import translated
-from deeplink.table import Output, console, table
 from op_tools.core import spelling, tool_errors
 from op_tools.core.call import Call
 

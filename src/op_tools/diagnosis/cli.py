@@ -7,8 +7,8 @@ import contextlib
 from pathlib import Path
 
 from deeplink.commands.common import STDOUT, write_json
-from deeplink.losses import PATTERN
-from deeplink.table import console, table
+from deeplink.console import console, table
+from deeplink.run.loss_log import PATTERN
 from op_tools.core.call import Level
 from op_tools.core.problem import Problem
 from op_tools.diagnosis import result_files

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deeplink import children, cli, settings
+from deeplink import cli, settings
+from deeplink.console import console
 from deeplink.errors import DeeplinkError
-from deeplink.program import Program
-from deeplink.table import console
+from deeplink.process import children
+from deeplink.run.program import Program
 from op_tools.diagnosis import conclusion
 from op_tools.diagnosis.bisect import launch
 from op_tools.diagnosis.report import html, readers

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deeplink import settings
+from deeplink.console import console, table
 from deeplink.errors import DeeplinkError
 from deeplink.identity import Identity
-from deeplink.table import console, table
 from op_tools.core.problem import Problem, run_command
 from op_tools.core.terminal import size
 from op_tools.one_iter.record_store import Writer

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from deeplink.table import console
+from deeplink.console import console
 from op_tools.core import output_paths, terminal, tool_errors
 from op_tools.timing.aggregate import VIEWS, Group, Line, Times, View, summed
 

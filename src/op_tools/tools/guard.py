@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from deeplink import settings
+from deeplink.console import console
 from deeplink.errors import DeeplinkError, SettingError
-from deeplink.table import console
 from op_tools.compare import eligibility, inputs, precision, projection
 from op_tools.compare.failure_store import Saver
 from op_tools.compare.host_verdicts import Taken

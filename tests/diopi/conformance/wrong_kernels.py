@@ -1,6 +1,6 @@
 """For every op a vendor whose only kernel is a wrong one of it: do the op's cases find it?
 
-As a program it is a worker of deeplink.workers, which is given names of ops.
+As a program it is a worker of deeplink.testing.workers, which is given names of ops.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from deeplink import workers
-from deeplink.workers import Lost, Worker
+from deeplink.testing import workers
+from deeplink.testing.workers import Lost, Worker
 from diopi.conformance import plan, recipes
 from diopi.conformance.attempt import attempt
 from diopi.conformance.subject import Subject, of_kernels

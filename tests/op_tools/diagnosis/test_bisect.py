@@ -22,7 +22,7 @@ import torch
 
 import torch_dipu  # noqa: F401
 from deeplink import cli
-from deeplink.losses import Loss
+from deeplink.run.loss_log import Loss
 from op_tools.diagnosis import result_files
 from op_tools.diagnosis.bisect import health_checks
 from op_tools.diagnosis.bisect.driver import Asked, Bisection

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
-from deeplink.losses import Loss
+from deeplink.run.loss_log import Loss
 from op_tools.core import spelling
 from op_tools.diagnosis import result_files
 from op_tools.diagnosis.bisect import launch, repro_script

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from deeplink.errors import DeeplinkError
-from deeplink.losses import Loss, printed
+from deeplink.run.loss_log import Loss, printed
 
 ROUNDING = 8.0  # of the difference by rounding is allowed
 LEAST = 2.0**-21  # of a loss: a few steps of float32

@@ -8,9 +8,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from deeplink import children, settings
-from deeplink import program as programs
+from deeplink import settings
 from deeplink.errors import DeeplinkError
+from deeplink.process import children
+from deeplink.run import program as programs
 
 
 def with_tools(command: Sequence[str], options: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from deeplink.losses import Loss
+from deeplink.run.loss_log import Loss
 from op_tools.capture import read_folder
 from op_tools.diagnosis.bisect.runner import Command, Runner, Until, comparing
 from op_tools.diagnosis.result_files import Bisect, BisectRun

@@ -18,9 +18,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from deeplink import children, settings
-from deeplink.losses import PATTERN, Loss, observed, printed
-from deeplink.warm import Run, Warm
+from deeplink import settings
+from deeplink.process import children
+from deeplink.process.fork_server import Run, Warm
+from deeplink.run.loss_log import PATTERN, Loss, observed, printed
 from op_tools.compare.tool import OpAutoCompare
 from op_tools.core.call import Level
 from op_tools.diagnosis.bisect.health_checks import Seen

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from deeplink.commands.common import STDOUT, write_json
-from deeplink.table import console, table
+from deeplink.console import console, table
 from op_tools.diagnosis.diff import recordings
 from op_tools.diagnosis.diff.driver import diff as difference
 from op_tools.diagnosis.result_files import Diff

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from deeplink.table import console
+from deeplink.console import console
 from op_tools.diagnosis.flight_recorder.measurements import Figures
 
 PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -33,7 +33,7 @@ from torch.optim.optimizer import (
 )
 
 from deeplink import identity, settings
-from deeplink.table import console
+from deeplink.console import console
 from op_tools.core import dispatch, grad_scaler, graph_capture, lifecycle, output_paths, tool_errors
 from op_tools.core.call import tensor_list
 from op_tools.diagnosis.flight_recorder import entries, measurements, stacks

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from deeplink import settings
-from deeplink.table import console
+from deeplink.console import console
 from op_tools.diagnosis.bisect import launch
 from op_tools.diagnosis.nan import tool
 from op_tools.diagnosis.report import html, readers

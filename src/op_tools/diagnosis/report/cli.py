@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deeplink.table import console
+from deeplink.console import console
 from op_tools.diagnosis.report import exports, html, readers
 from op_tools.diagnosis.report.server import Server
 

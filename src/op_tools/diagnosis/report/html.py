@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from deeplink import __version__
+from deeplink.console import console
 from deeplink.errors import DeeplinkError
-from deeplink.table import console
 from op_tools.diagnosis.report import source_lines, summary
 from op_tools.diagnosis.report.model import STATES, Content, Row
 

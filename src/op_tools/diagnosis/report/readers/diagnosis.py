@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from deeplink import flight, identity
+from deeplink import identity
+from deeplink.inspection import collective_hang
 from op_tools.diagnosis.report.model import Chart, Content, Finding, Row, Series, Table
 from op_tools.diagnosis.report.readers.tools import trace
 
@@ -182,12 +183,12 @@ def collectives(file: Path, content: Content) -> None:
     """Read the collective logs of all ranks, once, with the first of them."""
     if any(what == "collectives" for _, what in content.sources):
         return
-    found = flight.read(file.parent)
-    said = flight.diagnose(found)
+    found = collective_hang.read(file.parent)
+    said = collective_hang.diagnose(found)
     for line in said:
         content.findings.append(Finding("bad", "A collective does not end", (line,)))
     rows = [
-        (record.rank, e["group"], flight.name(e), e["state"], e["where"])
+        (record.rank, e["group"], collective_hang.name(e), e["state"], e["where"])
         for record in found
         for e in record.entries[-20:]
     ]

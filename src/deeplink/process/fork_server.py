@@ -24,12 +24,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from deeplink import children, running, settings
+from deeplink import settings
+from deeplink.process import children
+from deeplink.run import runner
 
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"  # torch's own variable
 SERVER = """import sys
 if sys.path[:1] == ['']: del sys.path[0]
-from deeplink.warm import serve
+from deeplink.process.fork_server import serve
 serve(int(sys.argv[1]))"""
 LAUNCHERS = (["deeplink"], ["torch.distributed.run"], ["torch.distributed.launch"])
 MESSAGE = 64  # bytes of a message at most
@@ -163,10 +165,10 @@ def _become(out: int, request: int) -> None:
             import torch
 
             torch._import_device_backends()  # as `import torch` ends
-        running.execute(*asked["line"])
+        runner.execute(*asked["line"])
     except SystemExit:
         raise
     except BaseException as error:
-        frames = running.own_frames(error.__traceback__)
+        frames = runner.own_frames(error.__traceback__)
         sys.excepthook(type(error), error.with_traceback(frames), frames)
         sys.exit(1)

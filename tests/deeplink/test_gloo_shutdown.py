@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import hashlib, threading
-from deeplink import gloo
+from deeplink.process import gloo_shutdown
 
 ended = threading.Event()
 
@@ -17,10 +17,10 @@ def work():
 
 thread = threading.Thread(target=work)
 thread.start()
-busy = gloo.wait_for_rest(patience=0.2)
+busy = gloo_shutdown.wait_for_rest(patience=0.2)
 ended.set()
 thread.join()
-print(busy, gloo.wait_for_rest())
+print(busy, gloo_shutdown.wait_for_rest())
 """
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import deeplink
-from deeplink.losses import observed, printed
+from deeplink.run.loss_log import observed, printed
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def _build_state(module: str) -> dict[str, str]:
 
 def try_device(report: Report, vendor: Vendor) -> None:
     """Adds the checks of a device to a report."""
-    from deeplink import selftest  # imports torch: not needed by the other commands
+    from deeplink.testing import selftest  # imports torch: not needed by the other commands
 
     with settings.asking_for(vendor.name):  # torch_dipu serves the chip that is asked for
         report.checks.extend(selftest.run(vendor))

@@ -22,9 +22,9 @@ from types import TracebackType
 from typing import Self
 
 from deeplink import settings
+from deeplink.console import console
 from deeplink.errors import DeeplinkError, SettingError
-from deeplink.program import Program
-from deeplink.table import console
+from deeplink.run.program import Program
 
 # They start the processes that do the work, and do none of their own.
 LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
@@ -144,11 +144,13 @@ def _is_tools(trace: TracebackType) -> bool:
     return trace.tb_frame.f_code.co_filename.startswith(_TOOLS_FOLDER)
 
 
+_DEEPLINK = Path(__file__).parents[1]
 _STARTERS = (
-    *(__file__, str(Path(__file__).with_name("warm.py")), runpy.__file__, "<frozen runpy>"),
+    *(__file__, str(_DEEPLINK / "process" / "fork_server.py")),
+    *(runpy.__file__, "<frozen runpy>"),
     *("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>"),
 )
-_TOOLS_FOLDER = str(Path(__file__).parents[1] / "op_tools")
+_TOOLS_FOLDER = str(_DEEPLINK.with_name("op_tools"))
 
 
 def _registered() -> Callable[[], Stop]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from deeplink.coverage import scan
 from deeplink.errors import DeeplinkError
+from deeplink.inspection.cuda_usage import scan
 from tests import warm
 
 PROGRAM = """

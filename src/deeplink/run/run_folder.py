@@ -20,7 +20,7 @@ from typing import Any
 
 from deeplink import __version__, identity, settings
 from deeplink.errors import DeeplinkError
-from deeplink.running import Request
+from deeplink.run.runner import Request
 
 RECORD = "run.json"
 LATEST = "latest"
