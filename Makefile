@@ -16,7 +16,7 @@ CPP = $(shell find src/op_tools/csrc -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo test lint format opinfo bench doctor clean distclean
+.PHONY: help setup build demo test lint format docs opinfo bench doctor clean distclean
 
 help: ## List the commands
 	@echo "deeplink: PyTorch on accelerators that are not NVIDIA's"
@@ -49,6 +49,9 @@ format: setup ## Let ruff fix and format the tree
 	@$(VENV)/bin/ruff format .
 	@$(VENV)/bin/clang-format -i $(shell find src/op_tools/csrc -name '*.cpp' -o -name '*.h')
 
+docs: setup ## Build the site of the documentation into site/; a broken link is an error
+	$(STAGE) docs $(PY) -m scripts.docs_site --install
+
 opinfo: setup build ## Every operator of torch's own test database on the device (long)
 	@$(OPINFO_CMD)
 
@@ -59,7 +62,7 @@ doctor: setup ## What is installed, what is chosen and why, and a self-test
 	@$(VENV)/bin/deeplink doctor
 
 clean: ## Remove caches and build leftovers, keep .venv
-	@rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	@rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
 	@find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean ## Remove .venv too

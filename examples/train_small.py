@@ -1,6 +1,7 @@
 """A small transformer that learns to count; says whether it does. Written for CUDA.
 
-The program of docs/wrong_loss.md. It runs in seconds: `deeplink run examples/train_small.py`.
+The program of docs/tutorials/wrong_loss.md. It runs in seconds:
+`deeplink run examples/train_small.py`.
 Under torchrun each rank has a device and batches of its own.
 """
 

@@ -1,4 +1,4 @@
-"""Writes the table of docs/dicp_models.md: which model runs on which backend, and how.
+"""Writes the table of docs/reference/dicp_models.md: which model runs on which backend, and how.
 
 `python scripts/dicp_models.py` writes it from tests/dicp/models.csv; with `measure` it first checks
 the models, backends, types and kinds of work that are named after it, and keeps the other rows:
@@ -22,7 +22,7 @@ from dicp.torch_internals import torch_version  # noqa: E402
 from tests.dicp import model_table  # noqa: E402
 from tests.dicp.model_table import BACKENDS  # noqa: E402
 
-PAGE = ROOT / "docs/dicp_models.md"
+PAGE = ROOT / "docs/reference/dicp_models.md"
 START, END = "<!-- From here: scripts/dicp_models.py -->\n", "<!-- To here. -->\n"
 NAMES = [*MODELS, *PLAIN]
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}

@@ -1,4 +1,4 @@
-"""Writes docs/dicp_ops.md: which operator is proved how far on which backend.
+"""Writes docs/reference/dicp_ops.md: which operator is proved how far on which backend.
 
 `python scripts/dicp_ops.py` writes the page from tests/dicp/levels.csv; with `measure` it measures
 the table first: every call, in every type (minutes), or only those of the overloads and backends
@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))  # the measurements are those of the tests
 from tests.dicp import levels  # noqa: E402
 from tests.dicp.levels import BACKENDS, DTYPES, REAL, SIMULATED, Level  # noqa: E402
 
-PAGE = ROOT / "docs/dicp_ops.md"
+PAGE = ROOT / "docs/reference/dicp_ops.md"
 HEAD = """# What the backends map
 
 <!-- Written by scripts/dicp_ops.py from tests/dicp/levels.csv; a test holds it to both. -->

@@ -1,4 +1,4 @@
-"""Writes the table of docs/dlinfer_models.md: which model runs in which framework, and how.
+"""Writes the table of docs/reference/dlinfer_models.md: how each model runs in each framework.
 
 `python scripts/dlinfer_models.py` writes it from tests/dlinfer/models.csv; with `measure` it first
 checks what is named after it (models, modes) in transformers, and keeps the other rows:
@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))  # the checks are those of the tests
 from tests.dlinfer import support  # noqa: E402
 from tests.dlinfer.support import Found  # noqa: E402
 
-PAGE = ROOT / "docs/dlinfer_models.md"
+PAGE = ROOT / "docs/reference/dlinfer_models.md"
 START, END = "<!-- From here: scripts/dlinfer_models.py -->\n", "<!-- To here. -->\n"
 
 

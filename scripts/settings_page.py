@@ -1,4 +1,4 @@
-"""Write docs/settings.md and docs/zh/settings.md from the table of settings.
+"""Write docs/reference/settings.md and docs/zh/reference/settings.md from the table of settings.
 
 Run `python -m scripts.settings_page` after a change of src/deeplink/settings. The templates are
 beside this file; the Chinese meanings are in settings_zh.toml.
@@ -15,7 +15,7 @@ from typing import Any
 from deeplink import settings
 
 ROOT = Path(__file__).parents[1]
-PAGES = {"en": ROOT / "docs/settings.md", "zh": ROOT / "docs/zh/settings.md"}
+PAGES = {"en": ROOT / "docs/reference/settings.md", "zh": ROOT / "docs/zh/reference/settings.md"}
 HEADS = {
     "en": "| variable | key in deeplink.toml | default | meaning |",
     "zh": "| 变量 | deeplink.toml 中的键 | 默认值 | 含义 |",

@@ -7,26 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from scripts import docs_site
 from tests import warm
 
 ROOT = Path(__file__).parents[1]
-READMES = [ROOT / "README.md", ROOT / "docs" / "zh" / "README.md"]
-GUIDES = [
-    "device.md",
-    "operators.md",
-    "memory_and_profiling.md",
-    "bring_up.md",
-    "new_chip.md",
-    "support.md",
-    "ditorch.md",
-    "op_tools.md",
-    "wrong_loss.md",
-    "stories.md",
-    "diagnosis.md",
-    "dicp.md",
-    "dlinfer.md",
-]
-BILINGUAL = [READMES, *([ROOT / "docs" / name, ROOT / "docs" / "zh" / name] for name in GUIDES)]
+DOCS, CHINESE = ROOT / "docs", ROOT / "docs" / "zh"
+READMES = [ROOT / "README.md", CHINESE / "README.md"]
+GUIDES = [page for page in sorted(DOCS.rglob("*.md")) if not page.is_relative_to(CHINESE)]
+PAIRS = [READMES, *([page, CHINESE / page.relative_to(DOCS)] for page in GUIDES)]
+BILINGUAL = [pair for pair in PAIRS if pair[1].exists()]
+QUIRKS = DOCS / "explanation" / "reference_device.md"
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 
 
@@ -47,7 +37,15 @@ print(json.dumps(printed))
 """
 
 
-@pytest.mark.parametrize("page", [pair[0] for pair in BILINGUAL], ids=lambda page: page.stem)
+WITH_SNIPPETS = [page for page in (READMES[0], *GUIDES) if snippets(page)]
+
+
+def name(page: Path) -> str:
+    """A page as the names of tests show it."""
+    return page.relative_to(ROOT).with_suffix("").as_posix()
+
+
+@pytest.mark.parametrize("page", WITH_SNIPPETS, ids=name)
 def test_the_snippets_of_a_page_print_what_they_say(page: Path, tmp_path: Path) -> None:
     given = json.dumps(snippets(page))
     done = warm.run(["-c", RUNNER], os.environ, given=given, cwd=tmp_path, warn="default")
@@ -75,7 +73,7 @@ def _among(printed: list[str], expected: list[str]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("pair", BILINGUAL, ids=lambda pair: pair[0].stem)
+@pytest.mark.parametrize("pair", BILINGUAL, ids=lambda pair: name(pair[0]))
 def test_both_languages_have_the_same_snippets(pair: list[Path]) -> None:
     def code(page: Path) -> list[str]:
         return [re.sub(r"  # [^\n]*", "", snippet) for snippet in snippets(page)]
@@ -87,7 +85,7 @@ def test_the_reference_device_page_shows_every_quirk() -> None:
     source = (ROOT / "src/deeplink_vendors/reference/faults.py").read_text("utf-8")
     names = re.findall(r'^    "(\w+)": Fault\(', source, re.MULTILINE)
     assert len(names) >= 10
-    for page in BILINGUAL[1]:
+    for page in (QUIRKS, CHINESE / QUIRKS.relative_to(DOCS)):
         text = page.read_text("utf-8")
         assert [name for name in names if f"**`{name}`**" not in text] == []
         assert [name for name in names if f'quirk("{name}"' not in text] == []
@@ -115,13 +113,18 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", line.lower()).strip().replace(" ", "-") for line in headings}
 
 
-def test_every_guide_can_be_reached_from_the_readme() -> None:
-    reached: set[Path] = set()
-    open_pages = [READMES[0]]
-    while open_pages:
-        page = open_pages.pop()
+def test_the_navigation_of_the_site_names_every_page() -> None:
+    names = {page.relative_to(DOCS).as_posix().replace("README.md", "index.md") for page in GUIDES}
+    assert names ^ {page for page in docs_site.pages_of_nav() if "project/" not in page} == set()
+
+
+def test_the_readmes_lead_to_the_home_page_of_the_site() -> None:
+    for page in READMES:
         links = re.findall(r"\]\((?!https?://|#)([^)\s#]+\.md)", page.read_text("utf-8"))
-        found = {(page.parent / link).resolve() for link in links} - reached
-        reached |= found
-        open_pages += found
-    assert [page for page in ROOT.glob("docs/**/*.md") if page.resolve() not in reached] == []
+        homes = {DOCS / "index.md", CHINESE / "index.md"}
+        assert {(page.parent / link).resolve() for link in links} & homes, page
+
+
+def test_every_chinese_page_has_an_english_twin() -> None:
+    pages = [page.relative_to(CHINESE) for page in CHINESE.rglob("*.md")]
+    assert [page for page in pages if not (DOCS / page).exists() and page.name != "README.md"] == []

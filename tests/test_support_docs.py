@@ -10,7 +10,7 @@ from deeplink.vendor import Vendor
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = sorted(path.parent.name for path in ROOT.glob("src/deeplink_vendors/*/__init__.py"))
-PAGES = {"en": ROOT / "docs/support.md", "zh": ROOT / "docs/zh/support.md"}
+PAGES = {"en": ROOT / "docs/reference/support.md", "zh": ROOT / "docs/zh/reference/support.md"}
 LEVELS = {
     "hardware": "硬件",
     "real package on a stub": "真包加桩",

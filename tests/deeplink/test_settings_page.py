@@ -1,4 +1,4 @@
-"""docs/settings.md and its Chinese twin are what the table of settings says."""
+"""docs/reference/settings.md and its Chinese twin are what the table of settings says."""
 
 import re
 import tomllib

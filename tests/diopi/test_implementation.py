@@ -254,7 +254,7 @@ def test_more_kernels_carry_more_ops(count: int, carried: int) -> None:
     kernels = Path(__file__).with_name(f"kernels_{count}.txt").read_text().split()
     routes = [one.route for one in meanings(*kernels).resolve().values()]
     assert len(kernels) == routes.count("kernel") == count
-    assert len(routes) - routes.count("missing") >= carried  # docs/kernels.md tells it
+    assert len(routes) - routes.count("missing") >= carried  # docs/reference/kernels.md tells it
 
 
 def test_what_is_the_devices_own_work_needs_no_kernel() -> None:

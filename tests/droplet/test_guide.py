@@ -15,7 +15,7 @@ SECTION = re.compile(r"^## (\d).*?\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PREFIXES = {"python": [], "deeplink": ["-m", "deeplink"]}
 # Pages, their sections with commands, and how many commands that are.
-KERNELS, FIRST_STEPS = "new_chip.md", "bring_up.md"
+KERNELS, FIRST_STEPS = "tutorials/new_chip.md", "tutorials/bring_up.md"
 IN_C, SUITE, UNDER_PYTORCH, TRY_IT = "3", "5", "7", "3"
 PAGES = {KERNELS: ((IN_C, SUITE, UNDER_PYTORCH), 7), FIRST_STEPS: ((TRY_IT,), 4)}
 

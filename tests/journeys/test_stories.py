@@ -1,4 +1,4 @@
-"""docs/stories.md, command by command, as it is written there, and what each prints."""
+"""docs/tutorials/stories.md, command by command, as it is written there, and what each prints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.journeys.program import ENVIRONMENT
 from tests.journeys.test_wrong_loss import ROOT, Command, commands, is_printed
 
-PAGE = ROOT / "docs" / "stories.md"
+PAGE = ROOT / "docs" / "tutorials" / "stories.md"
 
 
 @pytest.fixture(scope="module")
@@ -47,4 +47,4 @@ def test_a_command_prints_what_the_page_says(command: Command, folder: Path) -> 
 
 def test_both_languages_have_the_same_commands() -> None:
     assert len(commands(PAGE)) > 8
-    assert commands(ROOT / "docs" / "zh" / "stories.md") == commands(PAGE)
+    assert commands(ROOT / "docs" / "zh" / "tutorials" / "stories.md") == commands(PAGE)

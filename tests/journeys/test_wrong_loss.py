@@ -1,4 +1,4 @@
-"""docs/wrong_loss.md, command by command, as it is written there, and what each prints."""
+"""docs/tutorials/wrong_loss.md, command by command as written there, and what each prints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from tests.journeys.program import ENVIRONMENT
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "wrong_loss.md"
+PAGE = ROOT / "docs" / "tutorials" / "wrong_loss.md"
 BLOCK = re.compile(r"^```sh\n(.*?)\n```\n\n```text\n(.*?)\n```", re.MULTILINE | re.DOTALL)
 PROGRAMS = {"deeplink": [sys.executable, "-m", "deeplink"], "python": [sys.executable]}
 
@@ -98,6 +98,6 @@ def test_a_command_prints_what_the_page_says(command: Command, folder: Path) -> 
 
 
 def test_both_languages_have_the_same_commands() -> None:
-    translated = ROOT / "docs" / "zh" / "wrong_loss.md"
+    translated = ROOT / "docs" / "zh" / "tutorials" / "wrong_loss.md"
     assert len(commands(PAGE)) > 8
     assert commands(translated) == commands(PAGE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each setting is for, and its key in deeplink.toml: the order of docs/settings.md.
+"""What each setting is for, and its key in deeplink.toml: the order of docs/reference/settings.md.
 
 A setting is in exactly one group. Its key is "" where no file can give it: it is needed before a
 file is read, or only for a single run.
@@ -170,7 +170,7 @@ GROUPS = (
     ),
 )
 
-# The settings that most users need; docs/settings.md starts with them.
+# The settings that most users need; docs/reference/settings.md starts with them.
 COMMON = (
     "DEEPLINK_VENDOR",
     "DEEPLINK_CONFIG",

@@ -118,7 +118,8 @@ def patches(inputs: Sequence[Any], training: bool, options: Options) -> dict[str
     where each recording would hold all that backward needs; on the CPU a wrapper in C++ for
     inference.
 
-    Layouts are inductor's own choice: NHWC by force gained nothing on an H200 (docs/dicp.md).
+    Layouts are inductor's own choice: NHWC by force gained nothing on an H200
+    (docs/reference/measurements/compile.md).
     """
     if _device(inputs) == "cuda":
         changes = any(isinstance(x, torch.SymInt) for x in inputs)

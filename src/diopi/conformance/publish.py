@@ -60,8 +60,8 @@ def render(summary: Summary, found: Sequence[Result], gaps: Sequence[Gap]) -> st
         f"Tier `{summary.tier}`: {summary.cases} cases of {summary.ops} ops, {models} of them "
         f"from models; {len(wrong)} wrong, {summary.unexplained} not explained.\n"
         f"{summary.origin}.",
-        f"[How to read this](README.md). Every op in every dtype: [{summary.vendor}.csv]"
-        f"({summary.vendor}.csv).",
+        "[How to read this](../howto/conformance.md). Every op in every dtype: "
+        f"[{summary.vendor}.csv]({summary.vendor}.csv).",
         "## By family",
         _families(summary.cells),
         "## Checks made",
