@@ -11,8 +11,14 @@ from deeplink_vendors.cuda import precision
 
 
 @pytest.fixture(autouse=True)
-def settings_kept() -> Iterator[None]:
+def defaults() -> Iterator[None]:
+    """Torch's defaults before and after each test: torch.testing changes them in its process."""
+    _set_defaults()
     yield
+    _set_defaults()
+
+
+def _set_defaults() -> None:
     cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "tf32"
     _allow(matmul=False, convolution=True)
 

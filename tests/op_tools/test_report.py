@@ -210,8 +210,6 @@ def test_the_page_is_whole_and_asks_for_nothing(tmp_path: Path) -> None:
 def test_the_script_and_the_style_are_in_the_package() -> None:
     names = {each.name for each in files("op_tools.diagnosis.report").iterdir()}
     assert {"page.html", "style.css", "data.js", "charts.js", "page.js"} <= names
-    data = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    assert '"*.html", "*.css", "*.js"' in data
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")

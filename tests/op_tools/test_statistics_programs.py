@@ -140,7 +140,8 @@ def test_references_lead_to_the_statistics_of_the_values(
             if ".empty" in short["op"] or "bernoulli" in short["op"]:  # memory that was not written
                 continue
             for one, other in zip(tensors(short), tensors(full), strict=True):
-                if one is None or "hash" not in one:
+                # the hash of a view is derived from that of the values that it views
+                if one is None or one.get("hash", "")[:4] in ("", "view"):
                     unknown += one is not None
                 else:
                     compared += 1

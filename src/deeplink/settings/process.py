@@ -152,3 +152,8 @@ def world() -> int:
 def label() -> str:
     """Free text in the name of the process monitor's file, by the classic variable `label`."""
     return os.environ.get("label", "")  # noqa: SIM112 (as the classic tools write it)
+
+
+def local_world_size() -> int:
+    """How many ranks a launcher started on this host, by torchrun's variable; 1 without one."""
+    return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))

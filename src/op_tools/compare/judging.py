@@ -190,29 +190,26 @@ class Judges:
 
 def _processors() -> int:
     """Processors for this process: ranks of one host share them."""
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
-    return len(os.sched_getaffinity(0)) // max(1, ranks)
+    return len(os.sched_getaffinity(0)) // settings.local_world_size()
 
 
 class _Judge:
     """A process that judges one job at a time."""
 
     def __init__(self, threads: int) -> None:
-        hidden = {setting.name for setting in (settings.DITORCH, settings.OP_TOOLS_RUN)}
-        environment = {key: value for key, value in os.environ.items() if key not in hidden}
-        paths = [path for path in sys.path if path]
-        environment |= {
-            "PYTHONPATH": os.pathsep.join(paths),
+        own = {
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
             "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",  # it needs the CPU alone
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": str(threads),
         }
+        without = settings.DITORCH.name, settings.OP_TOOLS_RUN.name
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "op_tools.compare.judging"],
+            [sys.executable, "-m", "op_tools.compare.judging", str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=environment,
+            env=settings.environment(own, without),
             start_new_session=True,  # an interrupt is for the program
         )
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -380,7 +377,7 @@ def main() -> None:
     """Judges the jobs of standard input until its end."""
     jobs, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a kernel prints is no answer
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    torch.set_num_threads(int(sys.argv[1]))
     tried = Tried()
     prepare()  # takes seconds
     answers.write(HELLO)
