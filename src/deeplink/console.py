@@ -129,6 +129,7 @@ class Output(io.TextIOBase):
         return found
 
     def write(self, text: str) -> int:
+        text = translated(text)
         stream = self._stream
         try:
             if stream in (sys.__stdout__, sys.__stderr__):

@@ -13,7 +13,7 @@ class Message(str):
     """An English text that knows how to render itself in another language.
 
     `format`, `join` and `+` give messages again. Other methods of str, f-strings included, give
-    plain English text.
+    plain English text. All are typed as str, for lists of messages and of other texts.
     """
 
     _render: tuple[str, tuple[Any, ...]]
@@ -24,17 +24,17 @@ class Message(str):
         made._render = how, what
         return made
 
-    def format(self, *args: Any, **fields: Any) -> Message:
+    def format(self, *args: Any, **fields: Any) -> str:
         return self._of(str.format(self, *args, **fields), "format", self, args, fields)
 
-    def join(self, parts: Iterable[str], /) -> Message:
+    def join(self, parts: Iterable[str], /) -> str:
         parts = tuple(parts)
         return self._of(str.join(self, parts), "join", self, parts)
 
-    def __add__(self, other: str, /) -> Message:
+    def __add__(self, other: str, /) -> str:
         return self._of(str.__add__(self, other), "add", self, other)
 
-    def __radd__(self, other: str, /) -> Message:
+    def __radd__(self, other: str, /) -> str:
         return self._of(str.__add__(other, self), "add", other, self)
 
     def __mul__(self, times: SupportsIndex, /) -> str:
@@ -42,20 +42,23 @@ class Message(str):
 
     def __reduce__(self) -> tuple[Callable[..., Message], tuple[Any, ...]]:
         how, what = self._render
-        return Message._of, (str(self), how, *what)
+        return Message._of, (str.__str__(self), how, *what)
+
+    def __str__(self) -> str:
+        return self  # str(error) of an error with this text is the message, too
 
 
-def message(text: str) -> Message:
+def message(text: str) -> str:
     """The message with this English text; a placeholder in it is `{name}`."""
     return Message._of(text, "text", text)
 
 
-def ngettext(one: str, many: str, count: int) -> Message:
+def ngettext(one: str, many: str, count: int) -> str:
     """The message for a count of one, or for another count."""
     return Message._of(one if count == 1 else many, "count", one, many, count)
 
 
-def joined(separator: str, parts: Iterable[str]) -> Message:
+def joined(separator: str, parts: Iterable[str]) -> str:
     """`separator.join(parts)` that keeps the translations of the parts."""
     return Message._of(separator, "plain", separator).join(parts)
 
@@ -63,7 +66,7 @@ def joined(separator: str, parts: Iterable[str]) -> Message:
 def translated(text: str) -> str:
     """A text in the language in force; what is no Message stays."""
     if not isinstance(text, Message) or language() == ENGLISH:
-        return str(text)
+        return str.__str__(text)
     from deeplink.i18n.catalogue import chinese  # read only where it is needed
 
     return str(_rendered(text, chinese()))

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from deeplink.i18n import _
 from deeplink.judge import calibrated
 from deeplink.judge.envelope import envelope
 from deeplink.judge.evidence import Evidence
@@ -48,10 +49,14 @@ def judge(
     if result.dtype == torch.complex32:  # torch cannot compare it
         result, computed_in = result.to(torch.complex64), torch.complex32
     if result.shape != reference.shape:
-        text = f"shape {list(result.shape)}, expected {list(reference.shape)}"
+        text = _("shape {shape}, expected {expected}").format(
+            shape=list(result.shape), expected=list(reference.shape)
+        )
         return refused("shape", text, result)
     if not _same_kind(result.dtype, reference.dtype):
-        text = f"dtype {name_of(result.dtype)}, expected {name_of(reference.dtype)}"
+        text = _("dtype {dtype}, expected {expected}").format(
+            dtype=name_of(result.dtype), expected=name_of(reference.dtype)
+        )
         return refused("dtype", text, result)
     if not result.numel():
         return equal(result)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from deeplink.i18n import _
 from deeplink.judge.evidence import Evidence
 from deeplink.judge.formats import FORMATS, Format, spacing
 from deeplink.judge.verdict import (
@@ -208,12 +209,14 @@ def _specials(pair: _Pair, where: Tensor) -> _Finding | None:
     y, r = pair.y[where], pair.r[where]
     nan = y.isnan() != r.isnan()
     if bool(nan.any()):
-        return _Finding("nan", _elements(pair, _count(nan), "are NaN on one side only"), where[nan])
+        return _Finding(
+            "nan", _elements(pair, _count(nan), _("are NaN on one side only")), where[nan]
+        )
     infinite = (y.isinf() | r.isinf()) & ~_overflow_allowed(y, r, pair.form) & ~y.isnan()
     if bool(infinite.any()):
         return _Finding(
             "inf",
-            _elements(pair, _count(infinite), "are infinite on one side only"),
+            _elements(pair, _count(infinite), _("are infinite on one side only")),
             where[infinite],
         )
     return None
@@ -236,13 +239,15 @@ def _beyond(pair: _Pair, where: Tensor) -> _Finding | None:
     left = where[~excused]
     if not left.numel():
         return None
-    text = _elements(pair, left.numel(), "differ by more than rounding allows")
+    text = _elements(pair, left.numel(), _("differ by more than rounding allows"))
     return _Finding("bound", text, left)
 
 
 def _elements(pair: _Pair, count: int, what: str) -> str:
     """`3 of 512 elements …`."""
-    return f"{count:,} of {pair.y.numel():,} elements {what}"
+    return _("{count:,} of {total:,} elements {what}").format(
+        count=count, total=pair.y.numel(), what=what
+    )
 
 
 def _count(mask: Tensor) -> int:
@@ -258,11 +263,15 @@ def _statistics(pair: _Pair, error: Tensor, sigma: Tensor | None) -> _Finding | 
     rms, bias = _size_and_bias(pair, error, sigma)
     half, nowhere = pair.form.is_half, torch.empty(0, dtype=torch.int64)
     if rms > RMS[half]:
-        message = f"the errors are {rms:.3g} times those of rounding (limit {RMS[half]})"
+        message = _("the errors are {rms:.3g} times those of rounding (limit {limit})").format(
+            rms=rms, limit=RMS[half]
+        )
         return _Finding("rms", message, nowhere, rms / RMS[half])
     limit = BIAS + 6 / math.sqrt(error.numel())
     if half and abs(bias) > limit:
-        message = f"the errors have a mean of {bias:.3g} rounding steps (limit {limit:.2g})"
+        message = _(
+            "the errors have a mean of {bias:.3g} rounding steps (limit {limit:.2g})"
+        ).format(bias=bias, limit=limit)
         return _Finding("bias", message, nowhere, abs(bias) / limit)
     return None
 
@@ -373,7 +382,9 @@ def _failed(evidence: Evidence, pair: _Pair, sigma: Tensor | None, found: _Findi
     observed, allowed = float(error[worst]), float(bound[worst])
     ratio = float(ratios[worst]) if found.ratio is None else found.ratio
     values = flat[number].item(), expected[number].item()
-    text = f"{found.message}. {worst_at(index, *values, observed, allowed)}"
+    text = _("{message}. {worst}").format(
+        message=found.message, worst=worst_at(index, *values, observed, allowed)
+    )
     verdict = Verdict(
         False,
         found.rule,

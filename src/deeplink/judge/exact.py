@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from deeplink.i18n import _
 from deeplink.judge.evidence import Evidence
 from deeplink.judge.verdict import Verdict, equal, name_of, place
 
@@ -30,8 +31,10 @@ def exactly(evidence: Evidence) -> Verdict:
     first = int(where[0])
     index, count = place(first, tuple(result.shape)), where.numel()
     a, b = (t.reshape(-1)[first].item() for t in (result, expected))
-    text = f"{count:,} of {result.numel():,} elements are not equal. First at {list(index)}: "
-    text += f"got {a}, expected {b}"
+    text = _("{count:,} of {total:,} elements are not equal. First at {index}: ").format(
+        count=count, total=result.numel(), index=list(index)
+    )
+    text += _("got {a}, expected {b}").format(a=a, b=b)
     gap = abs(int(a) - int(b))
     return Verdict(
         False,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from deeplink.compare import TOLERANCES
+from deeplink.i18n import _
 from deeplink.judge.evidence import Evidence
 from deeplink.judge.formats import FORMATS, spacing
 from deeplink.judge.verdict import Verdict, equal, name_of, place, wide, with_figures, worst_at
@@ -74,11 +75,11 @@ def ascend(evidence: Evidence) -> Verdict:
     mine = _errors(y, r)
     if plain is None:
         limit = ASCEND_SINGLE.get(result.dtype, 2.0**-13)
-        limits, words = (10 * limit, limit, math.inf), "allowed"
+        limits, words = (10 * limit, limit, math.inf), _("allowed")
     else:
         cpu = _errors(wide(plain).reshape(-1), r)
         limits = tuple(k * max(x, 1e-300) for k, x in zip(ASCEND, cpu, strict=True))  # type: ignore[assignment]
-        words = f"the CPU's times {ASCEND}:"
+        words = _("the CPU's times {factors}:").format(factors=ASCEND)
     ratios = [x / limit if limit else math.inf for x, limit in zip(mine, limits, strict=True)]
     if all(ratio <= 1 for ratio in ratios):
         return with_figures(equal(result, "ascend"), result, evidence.reference)
@@ -87,8 +88,12 @@ def ascend(evidence: Evidence) -> Verdict:
     verdict = _failed(evidence, "ascend", worst, 0, float(gap[worst]), limits[0], max(ratios))
     shown = " / ".join(f"{x:.3g}" for x in mine)
     allowed = " / ".join(f"{x:.3g}" for x in limits)
-    text = f"largest / mean relative error and rms are {shown}; {words} {allowed}"
-    verdict = replace(verdict, message=f"{text}; {verdict.message}")
+    text = _("largest / mean relative error and rms are {shown}; {words} {allowed}").format(
+        shown=shown, words=words, allowed=allowed
+    )
+    verdict = replace(
+        verdict, message=_("{text}; {message}").format(text=text, message=verdict.message)
+    )
     return with_figures(verdict, result, evidence.reference)
 
 
@@ -123,8 +128,12 @@ def ulp(evidence: Evidence) -> Verdict:
     worst = int(steps.argmax())
     wrong, bound = int((steps > limit).sum()), limit * float(spacing(r, form)[worst])
     verdict = _failed(evidence, "ulp", worst, wrong, float(steps[worst]), bound, mine / share)
-    text = f"{mine:.2%} of the elements are more than {limit:g} steps off (allowed {share:.1%})"
-    verdict = replace(verdict, message=f"{text}; {verdict.message}")
+    text = _(
+        "{mine:.2%} of the elements are more than {limit:g} steps off (allowed {share:.1%})"
+    ).format(mine=mine, limit=limit, share=share)
+    verdict = replace(
+        verdict, message=_("{text}; {message}").format(text=text, message=verdict.message)
+    )
     return with_figures(verdict, result, evidence.reference)
 
 
@@ -156,9 +165,13 @@ def _failed(
     index = place(number, shape)
     value = result.reshape(-1)[number].item()
     expected = evidence.reference.reshape(-1)[number].item()
-    text = f"At {list(index)}: got {value:.8g}, expected {expected:.8g}"
+    text = _("At {index}: got {value:.8g}, expected {expected:.8g}").format(
+        index=list(index), value=value, expected=expected
+    )
     if wrong and rule in ("allclose", "torch"):
-        text = f"{wrong:,} of {result.numel():,} elements are not close. "
+        text = _("{wrong:,} of {total:,} elements are not close. ").format(
+            wrong=wrong, total=result.numel()
+        )
         text += worst_at(index, value, expected, observed, bound)
     if ratio is None:
         ratio = observed / bound if bound else math.inf

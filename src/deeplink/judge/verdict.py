@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deeplink.i18n import _
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -45,7 +47,7 @@ class Verdict:
     share: float = 0.0
 
     def __str__(self) -> str:
-        return self.message or ("equal" if self.rule == "equal" else "as close as it must be")
+        return self.message or (_("equal") if self.rule == "equal" else _("as close as it must be"))
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -57,10 +59,10 @@ def worst_at(
     index: tuple[int, ...], result: complex, expected: complex, error: float, tolerance: float
 ) -> str:
     """The element with the largest error, for a message."""
-    return (
-        f"Worst at {list(index)}: got {result:.8g}, expected {expected:.8g} "
-        f"(error {error:.3g}, tolerance {tolerance:.3g})"
-    )
+    return _(
+        "Worst at {index}: got {result:.8g}, expected {expected:.8g} (error {error:.3g}, "
+        "tolerance {tolerance:.3g})"
+    ).format(index=list(index), result=result, expected=expected, error=error, tolerance=tolerance)
 
 
 def refused(rule: str, message: str, result: Tensor, ratio: float = math.inf) -> Verdict:

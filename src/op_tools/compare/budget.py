@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from deeplink.i18n import _
 from op_tools.core import step_counter
 from op_tools.core.call import Call
 from op_tools.core.worker import Background
@@ -117,10 +118,10 @@ class Budget:
         self.rate = min(1.0, max(FEWEST, wanted))
 
     def __str__(self) -> str:
-        return (
-            f"a budget of {self.share * 100:.3g}% of the step: the last steps took "
-            f"{self.cost * 100:.3g}%, with {self.rate * 100:.3g}% of the calls"
-        )
+        return _(
+            "a budget of {share:.3g}% of the step: the last steps took {cost:.3g}%, with "
+            "{rate:.3g}% of the calls"
+        ).format(share=self.share * 100, cost=self.cost * 100, rate=self.rate * 100)
 
 
 class Pace:

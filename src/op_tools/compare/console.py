@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from deeplink import settings
+from deeplink.i18n import _, joined
 from deeplink.judge import Verdict
 from deeplink.judge.verdict import name_of
 from op_tools.compare.host_verdicts import Item, Taken, with_missing, with_values
@@ -36,6 +37,7 @@ COLUMNS = (
     *("max_relative_diff", "atol", "rtol", "error_info"),
 )
 _EXTRA = COLUMNS.index("cosine_similarity")  # a column of the file that the tables leave out
+SUMMARY = (_("name"), _("what"), _("line"), _("module"), _("times"), _("error/bound"))
 SHOWN = 20  # rows of the summary
 UNBOUNDED = ("ascend", "ulp")  # standards that allow a share of the elements any error
 EXPLAINED = 5  # of them, in words
@@ -58,7 +60,7 @@ class Failure:
 
     @property
     def where(self) -> str:
-        return str(self.site) if self.site is not None else "(unknown line)"
+        return str(self.site) if self.site is not None else _("(unknown line)")
 
     @staticmethod
     def of(call: Call, direction: str, item: Item, saved: str) -> Failure:
@@ -173,7 +175,7 @@ def _error_info(item: Item) -> str:
     texts = [verdict.message] if verdict.message else []
     if reference is not None and verdict.dtype and name_of(reference) != verdict.dtype:
         texts.insert(0, f"Inconsistent dtypes: torch.{verdict.dtype} {reference}")
-    return "; ".join(texts)
+    return joined("; ", texts)
 
 
 def detail(call: Call, direction: str, item: Item) -> str:
@@ -286,7 +288,11 @@ def show_summary(
 ) -> None:
     """What was compared and what is wrong, the worst first."""
     wrong = len({(f.id, f.direction) for f in failures})
-    lines = [f"OpAutoCompare: {tool.compared} calls compared, {tool.items} results, {wrong} wrong"]
+    lines = [
+        _("OpAutoCompare: {compared} calls compared, {items} results, {wrong} wrong").format(
+            compared=tool.compared, items=tool.items, wrong=wrong
+        )
+    ]
     if tool.items:
         lines.append(f"OpAutoCompare: {path}")
     lines += tool.samples()
@@ -297,12 +303,14 @@ def show_summary(
         _show_failures(tool, failures, path)
     if tool.skipped:
         reasons: dict[str, int] = {}
-        for (reason, _), count in tool.skipped.items():
+        for (reason, _detail), count in tool.skipped.items():
             reasons[reason] = reasons.get(reason, 0) + count
         worst = sorted(reasons.items(), key=lambda pair: -pair[1])
         total = sum(reasons.values())
-        parts = "; ".join(f"{count:,}: {reason}" for reason, count in worst)
-        lines.append(f"OpAutoCompare: {total:,} calls skipped ({parts})")
+        parts = joined("; ", [f"{count:,}: " + reason for reason, count in worst])
+        lines.append(
+            _("OpAutoCompare: {total:,} calls skipped ({parts})").format(total=total, parts=parts)
+        )
     terminal.summary(tool, started, lines)
 
 
@@ -325,11 +333,13 @@ def _show_failures(tool: OpAutoCompare, failures: Sequence[Failure], path: Path)
         )
         for failure, group in zip(worst[:SHOWN], ordered, strict=False)
     ]
-    title = f"OpAutoCompare: wrong results, the worst first ({len(ordered)} places)"
-    terminal.show_table(title, ("name", "what", "line", "module", "times", "error/bound"), rows)
+    title = _("OpAutoCompare: wrong results, the worst first ({count} places)").format(
+        count=len(ordered)
+    )
+    terminal.show_table(title, SUMMARY, rows)
     found = problems(failures, tool.pattern, EXPLAINED)
     for problem in found.values():
-        terminal.say("\n".join(["", *problem.lines()]))
+        terminal.say(joined("\n", ["", *problem.lines()]))
     try:
         write(path.with_suffix(".problems.json"), found)
     except OSError as error:  # a full disk: the verdicts are on the screen

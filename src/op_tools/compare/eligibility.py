@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 
 from deeplink import settings
+from deeplink.i18n import _
 from op_tools.core import op_names
 from op_tools.core.call import Call
 from op_tools.tensors import host_transfer, mutation
@@ -89,34 +90,36 @@ def unfit(call: Call) -> str:
     return reason or kind(call.given)
 
 
-_RANDOM = "random operators cannot be compared"
+_RANDOM = _("random operators cannot be compared")
 
 
 @cache
 def _unfit_name(name: str) -> str:
     word = op_names.last(name)
     if word in op_names.UNINITIALISED:
-        return "its result is left as the memory was"
+        return _("its result is left as the memory was")
     if word in op_names.RANDOM:
         return _RANDOM
     if word in _CHOICES:
-        return "it chooses an implementation, which differs between devices"
+        return _("it chooses an implementation, which differs between devices")
     if word in _NO_VALUES:
-        return "it returns no values that could be compared"
+        return _("it returns no values that could be compared")
     if word in _TANGENTS:
-        return "it reads a tangent of forward-mode differentiation"
-    return "it talks to other processes" if name.startswith(_OTHER_PROCESSES) else ""
+        return _("it reads a tangent of forward-mode differentiation")
+    return _("it talks to other processes") if name.startswith(_OTHER_PROCESSES) else ""
 
 
 def kind(values: list[Tensor]) -> str:
     """Why a tensor cannot be compared; "" when all can."""
     for tensor in values:
         if tensor.is_nested:
-            return "a nested tensor"
+            return _("a nested tensor")
         if tensor.layout != torch.strided:
-            return f"a tensor of layout {str(tensor.layout).removeprefix('torch.')}"
+            return _("a tensor of layout {layout}").format(
+                layout=str(tensor.layout).removeprefix("torch.")
+            )
         if tensor.is_quantized:
-            return "a quantized tensor"
+            return _("a quantized tensor")
     return ""
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from deeplink import settings
+from deeplink.i18n import _
 from deeplink.judge import Verdict, envelope, judge, same_choice
 from deeplink.judge.envelope import FLOAT32, FLOAT64
 from deeplink.judge.formats import FORMATS, is_inexact
@@ -226,7 +227,9 @@ def _inputs(taken: Taken, run: Run, lazy: _Forward, standard: str) -> list[Item]
             continue
         verdict = verdict_on(taken, now, should, lazy, count + place, standard)
         if not verdict.passed and not taken.again.writes:
-            text = f"the argument was changed, which this operator does not do; {verdict.message}"
+            text = _("the argument was changed, which this operator does not do; {message}").format(
+                message=verdict.message
+            )
             verdict = replace(verdict, rule="input", message=text)
         found.append(Item(label, verdict, should.dtype))
     return found
@@ -258,7 +261,9 @@ def _outputs(
     if standard == BITWISE and not _have_equal_values(mine, theirs):
         raise _DiffersError
     if len(mine) != len(theirs):
-        text = f"{len(mine)} results, expected {len(theirs)}"
+        text = _("{count} results, expected {expected}").format(
+            count=len(mine), expected=len(theirs)
+        )
         return [Item("output", Verdict(False, "structure", text, ratio=math.inf))]
     found, place = [], 0
     for number, (a, b) in enumerate(zip(mine, theirs, strict=True)):
@@ -268,7 +273,9 @@ def _outputs(
             found.append(Item(label, verdict, b.dtype))
             place += 1
         elif isinstance(a, Tensor) or isinstance(b, Tensor):
-            text = f"{type(a).__name__}, expected {type(b).__name__}"
+            text = _("{kind}, expected {expected}").format(
+                kind=type(a).__name__, expected=type(b).__name__
+            )
             found.append(Item(label, Verdict(False, "structure", text, ratio=math.inf)))
         elif isinstance(a, (bool, int, float, complex)) and standard != BITWISE:
             found.append(Item(label, _value(a, b)))
@@ -299,7 +306,7 @@ def _value(mine: Any, theirs: Any) -> Verdict:
     same = mine == theirs or (mine != mine and theirs != theirs)
     if not same and isinstance(mine, float) and isinstance(theirs, (int, float)):
         same = math.isclose(mine, theirs, rel_tol=VALUES, abs_tol=VALUES)
-    text = "" if same else f"got {mine!r}, expected {theirs!r}"
+    text = "" if same else _("got {mine!r}, expected {theirs!r}").format(mine=mine, theirs=theirs)
     ratio = 0.0 if same else math.inf
     return Verdict(bool(same), "value", text, ratio=ratio, atol=VALUES, rtol=VALUES)
 
@@ -451,7 +458,7 @@ def verdict_on(
     if standard == BITWISE:
         if not identical(mine, theirs):
             raise _DiffersError
-        text = f"equal to the CPU's {name_of(mine.dtype)} result"
+        text = _("equal to the CPU's {dtype} result").format(dtype=name_of(mine.dtype))
         return replace(unchanged(mine), message=text if is_inexact(mine.dtype) else "")
     tolerance = settings.op_tolerance(call.operator, name_of(mine.dtype))
     verdict = judge(
@@ -469,16 +476,27 @@ def verdict_on(
     if verdict.passed and calibrated and call.operator in COPIES and isinstance(lazy, _Forward):
         plain = None if verdict.rule == "equal" else _at(lazy.plain, place)
         if plain is not None and plain.dtype is mine.dtype and not identical(mine, plain):
-            text = "a copy differs from what was copied"
+            text = _("a copy differs from what was copied")
             return replace(verdict, passed=False, rule="copy", message=text, ratio=math.inf)
     if verdict.passed:
-        return replace(verdict, message=f"within {allowance}") if allowance else verdict
+        return (
+            replace(verdict, message=_("within {allowance}").format(allowance=allowance))
+            if allowance
+            else verdict
+        )
     if allowance:
-        verdict = replace(verdict, message=f"{verdict.message}; not even {allowance}, explains it")
+        verdict = replace(
+            verdict,
+            message=_("{message}; not even {allowance}, explains it").format(
+                message=verdict.message, allowance=allowance
+            ),
+        )
     if verdict.rule == "exact" and _are_equal_choices(call, mine, theirs):
         return replace(unchanged(mine), rule="equal values")
     if op_names.last(call.name) in NOT_UNIQUE and verdict.rule not in ("shape", "dtype"):
-        return replace(verdict, passed=True, rule="not unique", message="not unique: not compared")
+        return replace(
+            verdict, passed=True, rule="not unique", message=_("not unique: not compared")
+        )
     return verdict
 
 

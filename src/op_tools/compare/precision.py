@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from deeplink import precision
+from deeplink.i18n import _
 from deeplink.judge.verdict import name_of
 from deeplink.precision import Factors, Precision, Sums
 from op_tools.compare.eligibility import RECURRENT, modules_of
@@ -67,11 +68,19 @@ def allowance(again: Again) -> str:
         convolutions if module or word.startswith("conv") else None,
         matrices if module or word in MATRICES | RECURRENT else None,
     ]
-    texts = [f"{f.format}, which {f.allowed_by} allows" for f in found if f is not None]
+    texts = [
+        _("{format}, which {allowed_by} allows").format(format=f.format, allowed_by=f.allowed_by)
+        for f in found
+        if f is not None
+    ]
     narrow = sums(again) if module or word in MATRICES else None
     if narrow is not None:
-        texts.append(f"partial sums in {narrow.format}, which {narrow.allowed_by} allows")
-    return " and ".join(dict.fromkeys(texts))
+        texts.append(
+            _("partial sums in {format}, which {allowed_by} allows").format(
+                format=narrow.format, allowed_by=narrow.allowed_by
+            )
+        )
+    return _(" and ").join(dict.fromkeys(texts))
 
 
 def _layers(call: Call) -> list[nn.Module]:

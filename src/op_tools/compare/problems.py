@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deeplink.i18n import _
 from op_tools.core.call import Call
 from op_tools.core.pattern import Description, Evidence, describe
 from op_tools.core.problem import Problem, run_command
@@ -63,11 +64,18 @@ def _problem(worst: Failure, failures: Sequence[Failure], pattern: str) -> Probl
     mine = [failure for failure in failures if failure.name == worst.name]
     saved = next((failure.saved for failure in [worst, *mine] if failure.saved), "")
     places = len({(failure.site, failure.module) for failure in mine})
-    module = f", module {worst.module}" if worst.module else ""
-    more = f" (the worst of {places} places)" if places > 1 else ""
+    module = _(", module {module}").format(module=worst.module) if worst.module else ""
+    more = _(" (the worst of {places} places)").format(places=places) if places > 1 else ""
     return Problem(
-        f"{worst.name}, {worst.item} {worst.direction}: {worst.verdict.message}",
-        f"{worst.where}{module}, step {worst.step}{more}",
+        _("{name}, {item} {direction}: {message}").format(
+            name=worst.name,
+            item=worst.item,
+            direction=worst.direction,
+            message=worst.verdict.message,
+        ),
+        _("{where}{module}, step {step}{more}").format(
+            where=worst.where, module=module, step=worst.step, more=more
+        ),
         (pattern,) if pattern else (),
         run_command(f"--fallback {worst.name}"),
         f"python -m op_tools.run_op_from_data {saved} --acc_check" if saved else "",

@@ -59,6 +59,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from deeplink.i18n import _
 from op_tools.compare import precision
 from op_tools.compare.inputs import stream_of, upload
 from op_tools.core import graph_capture
@@ -99,15 +100,23 @@ class Finding:
     def message(self) -> str:
         """One sentence."""
         if self.non_finite:
-            text = f"{self.non_finite} of {self.rows} rows are not finite, of finite factors"
-        elif self.largest > self.limit:
-            text = (
-                f"row {self.row} of {self.rows} differs by {self.largest:.3g} times what rounding "
-                f"explains (limit {self.limit:.2g})"
+            text = _("{non_finite} of {rows} rows are not finite, of finite factors").format(
+                non_finite=self.non_finite, rows=self.rows
             )
+        elif self.largest > self.limit:
+            text = _(
+                "row {row} of {rows} differs by {largest:.3g} times what rounding explains "
+                "(limit {limit:.2g})"
+            ).format(row=self.row, rows=self.rows, largest=self.largest, limit=self.limit)
         else:
-            text = f"all rows differ by {self.rms:.3g} times what rounding explains"
-        return text if self.label == "result" else f"{self.label}: {text}"
+            text = _("all rows differ by {rms:.3g} times what rounding explains").format(
+                rms=self.rms
+            )
+        return (
+            text
+            if self.label == "result"
+            else _("{label}: {text}").format(label=self.label, text=text)
+        )
 
 
 class Reading:
@@ -630,7 +639,7 @@ def _image_gradient(
     skinny = inside.transpose(1, 2).reshape(len(filters), COLUMNS, *filters.shape[2:])
     norms = _norms(filters.reshape(groups, -1), 1)[:, 0]
     convolve = partial(shape.image_gradient, size=image.shape[2:])
-    label = "gradient of the input"
+    label = _("gradient of the input")
     given = label, flown, skinny, norms, convolve, groups, result, signs, inner
     return [_by_channels(call, *given)]
 
@@ -663,7 +672,7 @@ def _filter_gradient(
         errors = replace(errors, factors=max(errors.factors, factor.roundoff))
     return [
         _Part(
-            "gradient of the weight", left, right, _norms(grouped, -1), rows * of_flown[:, None],
+            _("gradient of the weight"), left, right, _norms(grouped, -1), rows * of_flown[:, None],
             None, _sample(grouped), inner, columns, errors, True,
         )
     ]  # fmt: skip
@@ -706,7 +715,7 @@ def _by_parts(
         second = (filters - first).bfloat16().float()
         pieces = [first, second, filters - first - second]
     found = []
-    for _, some in _chunks(image):
+    for _size, some in _chunks(image):
         some = some.to(filters.dtype)
         found.append(sum((convolve(some, each) for each in pieces[1:]), convolve(some, pieces[0])))
     return torch.cat(found)

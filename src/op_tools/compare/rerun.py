@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from deeplink import precision
+from deeplink.i18n import _
 from deeplink.judge.formats import FORMATS, coarser
 from deeplink.precision import Precision
 from op_tools.compare.eligibility import (
@@ -169,7 +170,7 @@ class Again:
             args, kwargs = _again(self.call, stand_in)
             result = function_on_host(self.call, wide=bool(types))(*args, **kwargs)
             if not self.draws_nothing and not torch.equal(state, torch.get_rng_state()):
-                raise NoReferenceError("random operators cannot be compared")
+                raise NoReferenceError(_("random operators cannot be compared"))
         return Run(
             result,
             [used.get(at, t) for t, at in own],
@@ -198,7 +199,9 @@ class Again:
 
 def _why(error: Exception) -> str:
     text = str(error).split("\n")[0][:120]
-    return f"the CPU cannot do it: {text}" if text else "the CPU cannot do it"
+    return (
+        _("the CPU cannot do it: {text}").format(text=text) if text else _("the CPU cannot do it")
+    )
 
 
 @contextmanager

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deeplink.i18n import _
 from op_tools.compare import blocks, eligibility, precision, projection, slices
 from op_tools.compare.host_verdicts import Item, Taken
 from op_tools.compare.inputs import Transfer
@@ -34,7 +35,7 @@ from op_tools.tensors import aliasing, finite, host_transfer, statistics
 if TYPE_CHECKING:
     from op_tools.compare.tool import OpAutoCompare
 
-NO_RULE = f"more than {slices.LARGE:,} elements and no rule to sample it"
+NO_RULE = _("more than {large:,} elements and no rule to sample it").format(large=slices.LARGE)
 SHOWN = 5  # suspects in the summary
 CHECKS = 8  # calls of one suspect that are judged as a whole
 NEAR = 8  # elements of a row that are judged where its device sees the largest errors
@@ -51,7 +52,7 @@ NEVER_NAN = frozenset(
     native_dropout_backward index_select gather reshape contiguous clone _to_copy to copy
     """.split()
 )
-NAN = "NaN in the result, of arguments that are all finite"
+NAN = _("NaN in the result, of arguments that are all finite")
 
 
 @dataclass(slots=True)
@@ -87,8 +88,10 @@ class Suspects:
 
     def note(self, call: Call, key: Hashable, item: str, text: str, non_finite: bool) -> None:
         """A slice of a call was wrong: the next call with this key is due."""
-        place = call.site.short if call.site is not None else "unknown line"
-        text = f"{call.name} {item} ({place}, step {call.step}): {text}"
+        place = call.site.short if call.site is not None else _("unknown line")
+        text = _("{name} {item} ({place}, step {step}): {text}").format(
+            name=call.name, item=item, place=place, step=call.step, text=text
+        )
         with self._lock:
             known = self._found.get(key)
             if known is None:
@@ -298,14 +301,16 @@ class Sampled:
         if math.isnan(greatest) and of_finite and checked.shown is not None:
             self._tool.report_nan(checked.call, checked.label, checked.shown, NAN)
         elif finding is not None:
-            text = f"by a projection, {finding.message}"
+            text = _("by a projection, {message}").format(message=finding.message)
             self.suspects.note(*place, text, finding.non_finite > 0)
         elif block:
-            text = f"{block:,} elements differ from a part of the call, computed alone"
+            text = _("{block:,} elements differ from a part of the call, computed alone").format(
+                block=block
+            )
             self.suspects.note(*place, text, non_finite=False)
         elif not math.isfinite(greatest) and are_finite(checked.given):
             # what is not finite in the arguments may be so in the result
-            text = "the result is not finite; whether the arguments are was not checked"
+            text = _("the result is not finite; whether the arguments are was not checked")
             self.suspects.note(*place, text, non_finite=True)
 
     def _block(self, call: Call) -> blocks.Block:
@@ -457,10 +462,12 @@ class Sampled:
         lines = []
         if self.counts.calls:
             lines.append(
-                f"OpAutoCompare: {self.counts.calls} large calls were judged by a sample of them"
+                _("OpAutoCompare: {calls} large calls were judged by a sample of them").format(
+                    calls=self.counts.calls
+                )
             )
         return lines + [
-            f"OpAutoCompare: suspect, not confirmed by a whole call: {text}"
+            _("OpAutoCompare: suspect, not confirmed by a whole call: {text}").format(text=text)
             for text in self.suspects.unconfirmed()[:SHOWN]
         ]
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from deeplink import settings
+from deeplink.i18n import _
 from deeplink.judge import verdict
 from op_tools.compare import eligibility, host_verdicts, inputs, precision
 from op_tools.compare.budget import Budget, Pace
@@ -44,8 +45,8 @@ from op_tools.core.tool import Observer, Started
 from op_tools.tensors import aliasing, host_transfer, statistics
 from op_tools.tensors.overlap import overlaps
 
-BEYOND = "beyond the budget"
-BEHIND = "too many calls were waiting to be judged"
+BEYOND = _("beyond the budget")
+BEHIND = _("too many calls were waiting to be judged")
 
 
 class OpAutoCompare(Observer):
@@ -133,14 +134,14 @@ class OpAutoCompare(Observer):
     # Around a call.
 
     def so_far(self) -> str:
-        return f", {len(self.failures)} wrong"
+        return _(", {count} wrong").format(count=len(self.failures))
 
     def before(self, call: Call) -> Before | Sampling | None:
         if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
             with _outside():
                 return self.before(call)
         if graph_capture.is_capturing():  # to read a value would end the capture
-            self.skip(call, "a graph is being captured, and no value is computed")
+            self.skip(call, _("a graph is being captured, and no value is computed"))
             return None
         with self._lock:
             self._patterns.before(call)
@@ -215,7 +216,7 @@ class OpAutoCompare(Observer):
         device = inputs.device_of(call)
         drawn = state.random
         if drawn is not None and not eligibility.drew_nothing(drawn, call, device):
-            self.skip(call, "random operators cannot be compared")
+            self.skip(call, _("random operators cannot be compared"))
             return
         wants = state.given is not None and any(t.requires_grad for t in made)
         autocast, types = eligibility.autocast_of(device), [tensor.dtype for tensor in made]

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
+from deeplink.i18n import _
 from op_tools.core.call import Call, tensor_list
 
-PART = "the backward pass went through a part of it"
+PART = _("the backward pass went through a part of it")
 Taken = Any  # the result of `take` for a gradient: a copy on the host, statistics, …
 Edges = list[tuple[int, int]]
 

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deeplink.i18n import _
+
 KINDS_AT_MOST = 512  # kinds of calls that are kept for one operator
 ALIGNMENTS = (4, 8, 16, 32)
 
@@ -46,8 +48,11 @@ def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Description:
             tensors.append((label, value))
             facts.update(_of_tensor(label, value))
             if value.layout is torch.strided and not value.is_nested:
-                sizes.append((f"elements in {label}", value.numel()))
-                sizes += [(f"elements in dimension {d} of {label}", n) for d, n in _dims(value)]
+                sizes.append((_("elements in {label}").format(label=label), value.numel()))
+                sizes += [
+                    (_("elements in dimension {dim} of {label}").format(dim=d, label=label), n)
+                    for d, n in _dims(value)
+                ]
         elif isinstance(value, (bool, int, str, torch.dtype)) or value is None:
             facts.add(Fact(7, f"{label} = {value}"))
     facts.update(_together(tensors))
@@ -74,41 +79,53 @@ def _dims(tensor: Tensor) -> Iterator[tuple[int, int]]:
 
 
 def _of_tensor(label: str, tensor: Tensor) -> Iterator[Fact]:
-    yield Fact(3, f"{label} of type {str(tensor.dtype).removeprefix('torch.')}")
-    yield Fact(5, f"{label} with {tensor.dim()} dimensions")
+    yield Fact(
+        3,
+        _("{label} of type {dtype}").format(
+            label=label, dtype=str(tensor.dtype).removeprefix("torch.")
+        ),
+    )
+    yield Fact(5, _("{label} with {dim} dimensions").format(label=label, dim=tensor.dim()))
     if tensor.layout is not torch.strided or tensor.is_nested:
-        yield Fact(0, f"{label} of layout {tensor.layout}")
+        yield Fact(0, _("{label} of layout {layout}").format(label=label, layout=tensor.layout))
         return
     if tensor.numel() == 0:
-        yield Fact(0, f"{label} without elements")
+        yield Fact(0, _("{label} without elements").format(label=label))
         return
     if not tensor.is_contiguous():
-        yield Fact(1, f"{label} that is {_layout(tensor)}")
-        yield Fact(2, f"{label} that is not contiguous")
+        yield Fact(1, _("{label} that is {layout}").format(label=label, layout=_layout(tensor)))
+        yield Fact(2, _("{label} that is not contiguous").format(label=label))
     if tensor.storage_offset():
-        yield Fact(4, f"{label} that does not start at the start of its storage")
+        yield Fact(
+            4, _("{label} that does not start at the start of its storage").format(label=label)
+        )
     for size in ALIGNMENTS if tensor.dim() else ():
         if tensor.shape[-1] % size:
-            yield Fact(6, f"{label} whose last dimension is no multiple of {size}")
+            yield Fact(
+                6,
+                _("{label} whose last dimension is no multiple of {size}").format(
+                    label=label, size=size
+                ),
+            )
 
 
 def _layout(tensor: Tensor) -> str:
     strides = [s for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1]
     if 0 in strides:
-        return "expanded (a stride of 0)"
+        return _("expanded (a stride of 0)")
     if sorted(strides, reverse=True) != strides:
-        return "transposed (not contiguous)"
-    return "a part of a larger tensor (not contiguous)"
+        return _("transposed (not contiguous)")
+    return _("a part of a larger tensor (not contiguous)")
 
 
 def _together(tensors: list[tuple[str, Tensor]]) -> Iterator[Fact]:
     """Facts about several arguments of one call."""
     if len({id(tensor) for _, tensor in tensors}) < len(tensors):
-        yield Fact(4, "the same tensor as two arguments")
+        yield Fact(4, _("the same tensor as two arguments"))
     if len({tensor.dtype for _, tensor in tensors if tensor.is_floating_point()}) > 1:
-        yield Fact(3, "arguments of different floating types")
+        yield Fact(3, _("arguments of different floating types"))
     if len(tensors) > 1 and len({tuple(tensor.shape) for _, tensor in tensors}) > 1:
-        yield Fact(6, "arguments of different shapes")
+        yield Fact(6, _("arguments of different shapes"))
 
 
 @dataclass
@@ -134,24 +151,30 @@ def pattern(wrong: Counter[Any], correct: Counter[Any]) -> str:
     if not wrong:
         return ""
     if not correct:
-        return f"Every judged call is wrong ({wrong.total():,})."
+        return _("Every judged call is wrong ({total:,}).").format(total=wrong.total())
     common = sorted(frozenset.intersection(*(call.facts for call in wrong)))
     others = [call.facts for call in correct]
     texts = [fact.text for fact in common if not any(fact in facts for facts in others)]
     texts = texts or [text for text in [_limit(wrong, correct)] if text]
     texts = texts or [
-        f"{one.text}, and {other.text}"
+        _("{text}, and {text2}").format(text=one.text, text2=other.text)
         for one, other in combinations(common, 2)
         if not any(one in facts and other in facts for facts in others)
     ]
     if not texts:
         return ""
     many, right = wrong.total(), correct.total()
-    mine = "The wrong call has" if many == 1 else f"All {many:,} wrong calls have"
-    theirs = (
-        "the correct call does not" if right == 1 else f"none of the {right:,} correct calls does"
+    mine = (
+        _("The wrong call has")
+        if many == 1
+        else _("All {count:,} wrong calls have").format(count=many)
     )
-    return f"{mine} {texts[0]}; {theirs}."
+    theirs = (
+        _("the correct call does not")
+        if right == 1
+        else _("none of the {count:,} correct calls does").format(count=right)
+    )
+    return _("{mine} {texts}; {theirs}.").format(mine=mine, texts=texts[0], theirs=theirs)
 
 
 def _limit(wrong: Iterable[Description], correct: Iterable[Description]) -> str:
@@ -163,7 +186,11 @@ def _limit(wrong: Iterable[Description], correct: Iterable[Description]) -> str:
         low, high = min(sizes[what] for sizes in mine), max(sizes[what] for sizes in mine)
         others = [sizes[what] for sizes in theirs if what in sizes]
         if others and max(others) < low:
-            return f"at least {low:,} {what} (correct: at most {max(others):,})"
+            return _("at least {low:,} {what} (correct: at most {max:,})").format(
+                low=low, what=what, max=max(others)
+            )
         if others and min(others) > high:
-            return f"at most {high:,} {what} (correct: at least {min(others):,})"
+            return _("at most {high:,} {what} (correct: at least {min:,})").format(
+                high=high, what=what, min=min(others)
+            )
     return ""

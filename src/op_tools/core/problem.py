@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deeplink.i18n import Message, _, joined
+from deeplink.i18n import _, joined
 
 INDENT = " " * len("Workaround: ")
 
@@ -28,7 +28,7 @@ class Problem:
 
     def lines(self) -> list[str]:
         """The verdict as text, one field below the other."""
-        fields: list[tuple[Message, Sequence[str]]] = [
+        fields: list[tuple[str, Sequence[str]]] = [
             (_("Problem:    {text}"), (self.what,)),
             (_("Where:      {text}"), (self.where,)),
             (_("Evidence:   {text}"), self.evidence),

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from deeplink import settings
 from deeplink.console import Output, console, table
-from deeplink.i18n import translated
+from deeplink.i18n import _, joined
 from op_tools.core import spelling, tool_errors
 from op_tools.core.call import Call
 
@@ -45,7 +45,7 @@ def verbose() -> bool:
 def say(text: str = "") -> None:
     """Print a line; lines of several threads do not mix."""
     with _lock:
-        Output().write(translated(text) + "\n")
+        Output().write(text + "\n")
 
 
 def announce(tool: Tool, name: str, applied: bool) -> None:
@@ -175,8 +175,15 @@ def progress(step: int, tools: Sequence[Tool]) -> None:
     _last = now
     if verbose() or not tools or not Output(stderr=True).isatty():
         return
-    parts = [f"{type(tool).__name__} {tool.started.applied} calls{tool.so_far()}" for tool in tools]
-    Output(stderr=True).write(f"[op_tools] step {step}: {', '.join(parts)}\n")
+    parts = [
+        _("{name} {applied} calls{so_far}").format(
+            name=type(tool).__name__, applied=tool.started.applied, so_far=tool.so_far()
+        )
+        for tool in tools
+    ]
+    Output(stderr=True).write(
+        _("[op_tools] step {step}: {names}\n").format(step=step, names=", ".join(parts))
+    )
 
 
 # The summary at the end.
@@ -191,46 +198,81 @@ def summary(tool: Tool, started: Started, lines: Iterable[str] = ()) -> None:
     for line in lines:
         out.print(line, soft_wrap=True)
     if not started.applied:
-        out.print(f"{name}: nothing was seen. {why_nothing(tool, started)}", soft_wrap=True)
+        out.print(
+            _("{name}: nothing was seen. {why_nothing}").format(
+                name=name, why_nothing=why_nothing(tool, started)
+            ),
+            soft_wrap=True,
+        )
     unmatched = [e for e in started.ops.unmatched if e != ".*"]
     if unmatched and started.applied:
-        out.print(f"{name}: never matched: {', '.join(unmatched)}", soft_wrap=True)
+        out.print(
+            _("{name}: never matched: {names}").format(name=name, names=", ".join(unmatched)),
+            soft_wrap=True,
+        )
     kernels = ", ".join(spelling.kernels_of(unmatched))
     if kernels:
-        out.print(f"Hint: {kernels} names the kernel inside other operators.", soft_wrap=True)
+        out.print(
+            _("Hint: {kernels} names the kernel inside other operators.").format(kernels=kernels),
+            soft_wrap=True,
+        )
     errors = tool_errors.report(name)
     for problem, count in errors[:ERRORS]:
-        times = "once" if count == 1 else f"{count} times"
+        times = _("once") if count == 1 else _("{count} times").format(count=count)
         out.print(
-            f"{name}: error inside the tool, {times} on {problem.op} (the program went on): "
-            f"{problem.message}",
+            _(
+                "{name}: error inside the tool, {times} on {op} (the program went on): {message}"
+            ).format(name=name, times=times, op=problem.op, message=problem.message),
             soft_wrap=True,
         )
     if len(errors) > ERRORS:
-        out.print(f"{name}: and {len(errors) - ERRORS} other kinds of errors", soft_wrap=True)
+        out.print(
+            _("{name}: and {count} other kinds of errors").format(
+                name=name, count=len(errors) - ERRORS
+            ),
+            soft_wrap=True,
+        )
 
 
 def why_nothing(tool: Tool, started: Started) -> str:
     """The most likely reason why a tool worked on no call."""
     options = started.options
     if not options.ops:
-        return f"OP_{tool.key}_LIST is empty, so no operator is in it."
+        return _("OP_{key}_LIST is empty, so no operator is in it.").format(key=tool.key)
     if started.ops.unmatched == list(options.ops):
-        return f"No operator that was called is in the list {','.join(options.ops)}."
+        return _("No operator that was called is in the list {names}.").format(
+            names=",".join(options.ops)
+        )
     if started.refused:
-        reasons = ", ".join(f"{count} because {text}" for text, count in started.refused.items())
-        return f"Calls were left out: {reasons}."
+        reasons = joined(
+            ", ",
+            [
+                _("{count} because {text}").format(count=count, text=text)
+                for text, count in started.refused.items()
+            ],
+        )
+        return _("Calls were left out: {reasons}.").format(reasons=reasons)
     skipped = Counter(tool_errors.skipped()) - Counter(started.skipped)
     if skipped:
-        reasons = ", ".join(f"{count} x {text}" for text, count in skipped.items())
-        return f"Calls that no tool can observe: {reasons}."
-    watched = ",".join(options.devices) or "every device but the CPU"
+        reasons = joined(
+            ", ",
+            [
+                _("{count} x {text}").format(count=count, text=text)
+                for text, count in skipped.items()
+            ],
+        )
+        return _("Calls that no tool can observe: {reasons}.").format(reasons=reasons)
+    watched = ",".join(options.devices) or _("every device but the CPU")
     if not started.elsewhere:
         if started.disabled.matched:
-            return f"Left out by OP_{tool.key}_DISABLE_LIST: {', '.join(started.disabled.matched)}."
-        return f"No call was made; the tool watches {watched}."
+            return _("Left out by OP_{key}_DISABLE_LIST: {names}.").format(
+                key=tool.key, names=", ".join(started.disabled.matched)
+            )
+        return _("No call was made; the tool watches {watched}.").format(watched=watched)
     kinds = ",".join(sorted(started.elsewhere))
-    return f"Calls were made on {kinds}; the tool watches {watched}. Hint: OP_TOOLS_DEVICES={kinds}"
+    return _(
+        "Calls were made on {kinds}; the tool watches {watched}. Hint: OP_TOOLS_DEVICES={kinds}"
+    ).format(kinds=kinds, watched=watched)
 
 
 def show_table(

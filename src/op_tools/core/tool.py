@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 
+from deeplink.i18n import _
 from op_tools.core import engine, lifecycle, op_names, terminal, tool_errors
 from op_tools.core.call import Call, Level
 from op_tools.core.collectives import is_collective
@@ -22,9 +23,9 @@ from op_tools.core.native_library import NativeSink
 from op_tools.core.options import Options, options_for
 
 # Reasons why a tool leaves a call out.
-CONDITION_FALSE = "the condition was false"
-CONDITION_RAISED = "the condition raised an error"
-NOT_SELECTED = "the selection left them out"
+CONDITION_FALSE = _("the condition was false")
+CONDITION_RAISED = _("the condition raised an error")
+NOT_SELECTED = _("the selection left them out")
 
 
 @dataclass

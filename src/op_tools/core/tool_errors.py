@@ -11,6 +11,8 @@ from typing import Any
 
 from torch._C import _functorch
 
+from deeplink.i18n import _
+
 _lock = threading.Lock()
 _problems: dict[tuple[str, str, str], Problem] = {}
 _unfit: Counter[str] = Counter()
@@ -74,8 +76,8 @@ def clear() -> None:
 def reason(strange: Any) -> str:
     """The reason why no tool observes a call: a subclass of Tensor, or a transform of torch."""
     if _functorch.peek_interpreter_stack() is not None:
-        return "inside torch.func (vmap, grad, …)"
-    return f"tensor subclass {type(strange).__name__}"
+        return _("inside torch.func (vmap, grad, …)")
+    return _("tensor subclass {name}").format(name=type(strange).__name__)
 
 
 def refuse(reason: str) -> bool:

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from deeplink import settings
 from deeplink.console import console
 from deeplink.errors import DeeplinkError, SettingError
+from deeplink.i18n import _, joined
 from op_tools.compare import eligibility, inputs, precision, projection
 from op_tools.compare.failure_store import Saver
 from op_tools.compare.host_verdicts import Taken
@@ -77,19 +78,27 @@ class Finding:
     saved: str = ""  # the folder of the call, for run_op_from_data
 
     def __str__(self) -> str:
-        kind = "wrong result" if self.confirmed else "suspect, not confirmed by a later call"
-        place = f"rank {self.rank}, {self.device}, step {self.step}, {self.direction}"
-        module = f", module {self.module}" if self.module else ""
+        kind = _("wrong result") if self.confirmed else _("suspect, not confirmed by a later call")
+        place = _("rank {rank}, {device}, step {step}, {direction}").format(
+            rank=self.rank, device=self.device, step=self.step, direction=self.direction
+        )
+        module = _(", module {module}").format(module=self.module) if self.module else ""
         workaround = run_command(f"--fallback {self.operator}") if self.confirmed else ""
         replay = f"python -m op_tools.run_op_from_data {self.saved} --acc_check"
         problem = Problem(
             "",
-            f"{self.where} ({place}{module})",
+            _("{where} ({place}{module})").format(where=self.where, place=place, module=module),
             (self.text,),
             workaround,
             replay if self.saved else "",
         )
-        return "\n  ".join([f"Guard: {kind}: {self.operator}", *problem.lines()])
+        return joined(
+            "\n  ",
+            [
+                _("Guard: {kind}: {operator}").format(kind=kind, operator=self.operator),
+                *problem.lines(),
+            ],
+        )
 
 
 @dataclass
@@ -243,7 +252,7 @@ class Guard(Observer):
                 self._checks.advance()
 
     def _check(self, call: Call, state: _State, result: Any) -> None:
-        check = _Check(_key(call), _finding(call, "NaN or Inf, of finite arguments"))
+        check = _Check(_key(call), _finding(call, _("NaN or Inf, of finite arguments")))
         product = projection.start(call, result)
         if product is not None:
             self.products += 1
@@ -336,8 +345,11 @@ class Guard(Observer):
             if finding.confirmed and callable(self._on_finding):
                 self._on_finding(finding)
             elif finding.confirmed and self._on_finding == "stop":
-                hint = "OP_GUARD_ON_FINDING=warn goes on."
-                raise GuardError(f"{finding.operator}: {finding.text}.", hint)
+                hint = _("OP_GUARD_ON_FINDING=warn goes on.")
+                raise GuardError(
+                    _("{operator}: {text}.").format(operator=finding.operator, text=finding.text),
+                    hint,
+                )
 
     @property
     def confirmed(self) -> int:
@@ -345,23 +357,37 @@ class Guard(Observer):
         return self._wrong.total()
 
     def so_far(self) -> str:
-        return f", {self.confirmed} wrong"
+        return _(", {confirmed} wrong").format(confirmed=self.confirmed)
 
     def finish(self, started: Started) -> None:
         self._unreported = []  # the summary has them
         lines = [
-            f"Guard: {self.watched} of {self.steps} steps watched, {self.products} products and "
-            f"{self.others} other calls checked, {self._clock.share:.1%} of the time; "
-            f"{self.confirmed} wrong results"
+            _(
+                "Guard: {watched} of {steps} steps watched, {products} products and {others} "
+                "other calls checked, {share:.1%} of the time; {confirmed} wrong results"
+            ).format(
+                watched=self.watched,
+                steps=self.steps,
+                products=self.products,
+                others=self.others,
+                share=self._clock.share,
+                confirmed=self.confirmed,
+            )
         ]
-        lines += [f"  {finding}" for finding in self.findings]
+        lines += ["  " + str(finding) for finding in self.findings]
         for operator, count in self._wrong.items():
             if count > EACH:
-                lines.append(f"  and {count - EACH} other calls of {operator}")
-        lines += [f"  {finding}" for finding in self.suspects]
+                lines.append(
+                    _("  and {count} other calls of {operator}").format(
+                        count=count - EACH, operator=operator
+                    )
+                )
+        lines += ["  " + str(finding) for finding in self.suspects]
         if self.cleared:
             lines.append(
-                f"  {self.cleared} calls have NaN or Inf of finite arguments on the CPU too"
+                _("  {cleared} calls have NaN or Inf of finite arguments on the CPU too").format(
+                    cleared=self.cleared
+                )
             )
         terminal.summary(self, started, lines)
 
@@ -419,7 +445,8 @@ def _asked(options: Options) -> tuple[float, OnFinding]:
     on_finding = more.pop("on_finding", None)
     if more:
         raise SettingError(
-            f"Guard takes no {', '.join(sorted(more))}.", "it takes budget, on_finding."
+            _("Guard takes no {names}.").format(names=", ".join(sorted(more))),
+            _("it takes budget, on_finding."),
         )
     if budget is None:
         budget = settings.OP_GUARD_BUDGET.get()
@@ -428,10 +455,14 @@ def _asked(options: Options) -> tuple[float, OnFinding]:
     try:
         share = settings.parse_share(str(budget))
     except ValueError as error:
-        raise SettingError(f"Guard: budget {budget!r}: {error}.", "for example 0.01.") from None
+        raise SettingError(
+            _("Guard: budget {budget!r}: {error}.").format(budget=budget, error=error),
+            _("for example 0.01."),
+        ) from None
     if on_finding not in ("warn", "stop") and not callable(on_finding):
         raise SettingError(
-            f"Guard: on_finding {on_finding!r} is not allowed.", '"warn", "stop" or a function.'
+            _("Guard: on_finding {on_finding!r} is not allowed.").format(on_finding=on_finding),
+            _('"warn", "stop" or a function.'),
         )
     return share, on_finding
 
@@ -466,5 +497,7 @@ def _not_finite(taken: Taken, made: list[Tensor]) -> tuple[str, bool]:
             fits = reference.abs() < torch.finfo(one.dtype).max
             bad = int((~one.isfinite() & reference.isfinite() & fits).sum())
             if bad:
-                return f"{bad} of {one.numel()} elements are not finite, but are on the CPU", False
+                return _("{bad} of {numel} elements are not finite, but are on the CPU").format(
+                    bad=bad, numel=one.numel()
+                ), False
     return "", False

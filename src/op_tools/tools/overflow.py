@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from deeplink import settings
+from deeplink.i18n import _
 from op_tools.core import dispatch, gradients, op_names, terminal
 from op_tools.core.call import Call, Direction, Site, tensor_list, tensors
 from op_tools.core.collectives import is_collective
@@ -31,7 +32,7 @@ from op_tools.tensors.mutation import written_by_schema
 from op_tools.tensors.statistics_sink import statistics_sink
 
 KEPT = 100  # alarms that are kept in full; the rest are counted
-SCALED = "a GradScaler is in use: it skips a step whose gradients overflow, and goes on"
+SCALED = _("a GradScaler is in use: it skips a step whose gradients overflow, and goes on")
 
 
 @dataclass(frozen=True)
@@ -214,18 +215,28 @@ class OpOverflowCheck(Observer):
         if self._sink is not None:
             self._reader.close()
         lines = [
-            f"OpOverflowCheck: {started.applied} calls checked, {self.count} made NaN or Inf of "
-            f"finite arguments, {self.propagated} were given NaN or Inf and passed it on"
+            _(
+                "OpOverflowCheck: {applied} calls checked, {count} made NaN or Inf of finite "
+                "arguments, {propagated} were given NaN or Inf and passed it on"
+            ).format(applied=started.applied, count=self.count, propagated=self.propagated)
         ]
         if self.first is not None:
             alarm = self.first
             lines.append(
-                f"  first: {alarm.kind} by {alarm.op} ({alarm.direction}), step {alarm.step}, "
-                f"module {alarm.module or '-'}, {alarm.where}"
+                _(
+                    "  first: {kind} by {op} ({direction}), step {step}, module {module}, {where}"
+                ).format(
+                    kind=alarm.kind,
+                    op=alarm.op,
+                    direction=alarm.direction,
+                    step=alarm.step,
+                    module=alarm.module or "-",
+                    where=alarm.where,
+                )
             )
-            lines += [f"    {text_of(e)}" for e in (*alarm.inputs, *alarm.outputs)]
+            lines += ["    " + text_of(e) for e in (*alarm.inputs, *alarm.outputs)]
             if alarm.note:
-                lines.append(f"    {alarm.note}")
+                lines.append("    " + alarm.note)
         terminal.summary(self, started, lines)
 
 
@@ -321,9 +332,14 @@ def _scaling() -> bool:
 
 
 def text_of(e: Extent) -> str:
-    return (
-        f"{e.name} {e.dtype} {list(e.shape)}: from {e.low:.4g} to {e.high:.4g}, "
-        f"{e.nans} NaN, {e.infs} Inf"
+    return _("{name} {dtype} {shape}: from {low:.4g} to {high:.4g}, {nans} NaN, {infs} Inf").format(
+        name=e.name,
+        dtype=e.dtype,
+        shape=list(e.shape),
+        low=e.low,
+        high=e.high,
+        nans=e.nans,
+        infs=e.infs,
     )
 
 

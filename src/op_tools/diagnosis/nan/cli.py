@@ -8,6 +8,7 @@ from pathlib import Path
 
 from deeplink import settings
 from deeplink.console import console
+from deeplink.i18n import _
 from op_tools.diagnosis.bisect import launch
 from op_tools.diagnosis.nan import tool
 from op_tools.diagnosis.report import html, readers
@@ -24,11 +25,21 @@ def _end(folder: Path, status: int) -> int:
     say = console().print
     found = tool.read(folder)
     if not found:
-        say(f"why-nan: nothing was seen of the program, which ended with {status}", style="red")
-        say("Hint: does it import torch, and use the device? `--devices cpu` watches the CPU.")
+        say(
+            _("why-nan: nothing was seen of the program, which ended with {status}").format(
+                status=status
+            ),
+            style="red",
+        )
+        say(_("Hint: does it import torch, and use the device? `--devices cpu` watches the CPU."))
         return status or 2
     first = found[0]
     if len(found) > 1 and first["status"] == "found":
-        say(f"why-nan: it began on rank {first['rank']}: {first['verdict']}", soft_wrap=True)
+        say(
+            _("why-nan: it began on rank {rank}: {verdict}").format(
+                rank=first["rank"], verdict=first["verdict"]
+            ),
+            soft_wrap=True,
+        )
     html.offer(readers.read(folder), folder / "report.html")
     return 1 if first["status"] == "found" else status

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from deeplink import settings
+from deeplink.i18n import _, joined
 from op_tools.core import dispatch, op_names, output_paths, step_counter, terminal, tool_errors
 from op_tools.core.call import Call, held_bytes, tensor_list
 from op_tools.core.options import Options
@@ -185,14 +186,16 @@ class WhyNan(Observer):
     def _read_value(self, call: Call, given: Sequence[Tensor]) -> None:
         if given and finite.has_numbers(given[0]):
             where = f" ({call.site.short})" if call.site is not None else ""
-            self._symptom(f"the program reads a value{where}", given[:1], only_nan=True)
+            self._symptom(
+                _("the program reads a value{where}").format(where=where), given[:1], only_nan=True
+            )
 
     def _roots(self, started: Sequence[Any]) -> None:
         given = strided([root for root in started if isinstance(root, Tensor)])
         given = [tensor for tensor in given if finite.has_numbers(tensor)]
         if given and self.works_on(given[0].device):
             # a scaled loss may overflow: its step is skipped
-            self._symptom("the loss", given, only_nan=True)
+            self._symptom(_("the loss"), given, only_nan=True)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         skips = getattr(optimizer, "found_inf", None)  # set by a GradScaler
@@ -205,7 +208,7 @@ class WhyNan(Observer):
             given = strided([p.grad for p in parameters])
             given = [g for g in given if finite.has_numbers(g) and self.works_on(g.device)]
             if given:
-                self._symptom("a gradient", given, only_nan=False)
+                self._symptom(_("a gradient"), given, only_nan=False)
         except Exception as error:  # a tool must not end the program
             tool_errors.add("WhyNan", "optimizer", error)
 
@@ -221,9 +224,15 @@ class WhyNan(Observer):
             self._settle()
             tensor, value = given[bad[0]], sizes[bad[0]]
             word = "NaN" if math.isnan(value) else "Inf"
-            more = f" ({len(bad)} of {len(given)} are bad)" if len(given) > 1 else ""
+            more = (
+                _(" ({count} of {total} are bad)").format(count=len(bad), total=len(given))
+                if len(given) > 1
+                else ""
+            )
             shape = f" {list(tensor.shape)}" if tensor.dim() else ""
-            text = f"{what}{shape} is {word}{more}"
+            text = _("{what}{shape} is {word}{more}").format(
+                what=what, shape=shape, word=word, more=more
+            )
             self._explain(Symptom(text, value, self._records.maker(tensor), step_counter.current()))
 
     # The verdict.
@@ -231,29 +240,43 @@ class WhyNan(Observer):
     def _explain(self, symptom: Symptom) -> None:
         last = self._records.get(symptom.maker)
         if last is None:
-            unseen = "none of the recorded kernels produced it"
-            verdict = f"{symptom.text} in step {symptom.step}, and {unseen}"
+            unseen = _("none of the recorded kernels produced it")
+            verdict = _("{text} in step {step}, and {unseen}").format(
+                text=symptom.text, step=symptom.step, unseen=unseen
+            )
             self._write(verdict, [], None, [], symptom)
             return
         path = self._records.path(last)
         origin = path[-1]
         outside = _from_outside(origin)
         kind = "NaN" if math.isnan(origin.largest) else "Inf"
-        where = f"{origin.op} ({origin.direction}), step {origin.step}"
-        where += f", module {origin.module}" if origin.module else ""
+        where = _("{op} ({direction}), step {step}").format(
+            op=origin.op, direction=origin.direction, step=origin.step
+        )
+        where += _(", module {module}").format(module=origin.module) if origin.module else ""
         if outside:
-            verdict = f"The {kind} came from outside: it is an argument of {where}"
+            verdict = _("The {kind} came from outside: it is an argument of {where}").format(
+                kind=kind, where=where
+            )
         else:
-            verdict = f"first {kind} produced by {where}"
-        lines = [f"in  {overflow.text_of(e)}" for e in origin.inputs]
-        lines += [f"out {overflow.text_of(e)}" for e in origin.outputs]
-        lines.append(f"the symptom: {symptom.text}, step {symptom.step}")
+            verdict = _("first {kind} produced by {where}").format(kind=kind, where=where)
+        lines = [_("in  {text}").format(text=overflow.text_of(e)) for e in origin.inputs]
+        lines += [_("out {text}").format(text=overflow.text_of(e)) for e in origin.outputs]
+        lines.append(
+            _("the symptom: {text}, step {step}").format(text=symptom.text, step=symptom.step)
+        )
         chain = " <- ".join(record.op for record in _shortened(path))
-        lines.append(f"path from the loss back to the cause: {chain}")
+        lines.append(_("path from the loss back to the cause: {chain}").format(chain=chain))
         before = self._records.before(origin)
         if before:
-            shown = ", ".join(f"{r.op} (up to {r.largest:.3g})" for r in before)
-            lines.append(f"calls before it: {shown}")
+            shown = joined(
+                ", ",
+                [
+                    _("{op} (up to {largest:.3g})").format(op=r.op, largest=r.largest)
+                    for r in before
+                ],
+            )
+            lines.append(_("calls before it: {shown}").format(shown=shown))
         self._write(verdict, lines, origin, [*path, *before], symptom)
 
     def _write(
@@ -289,7 +312,9 @@ class WhyNan(Observer):
         self._handle.remove()
         self._undo()
         if self.found is None:
-            text = f"no NaN or Inf reached a loss, a gradient or the program in {self._calls} calls"
+            text = _(
+                "no NaN or Inf reached a loss, a gradient or the program in {calls} calls"
+            ).format(calls=self._calls)
             self._write(text, [], None, [], None)
         assert self.found is not None  # it was just written
         origin, where, workaround = self.found["origin"], "", ""
@@ -297,7 +322,7 @@ class WhyNan(Observer):
             where = _source_line(origin["site"]) if origin["site"] else ""
             workaround = run_command(f"--fallback {origin['op']}")
         problem = Problem("", where, tuple(self.found["lines"]), workaround)
-        headline = f"why-nan: {self.found['verdict']}"
+        headline = _("why-nan: {verdict}").format(verdict=self.found["verdict"])
         terminal.summary(self, started, [headline, *problem.lines()])
 
 
