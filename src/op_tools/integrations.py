@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from op_tools.core.filters import Steps
 from op_tools.core.tool import Tool
 
@@ -101,6 +102,8 @@ def _import(*names: str) -> Any:
             if error.name is None or name.split(".")[0] != error.name.split(".")[0]:
                 raise  # the package is installed, but not what it imports
     raise DeeplinkError(
-        f"this callback is for {names[0]}, which is not installed.",
-        f"pip install {names[0].split('.')[0]}; or start and stop the tools in your own loop.",
+        _("this callback is for {names}, which is not installed.").format(names=names[0]),
+        _("pip install {package}; or start and stop the tools in your own loop.").format(
+            package=names[0].split(".")[0]
+        ),
     )

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deeplink import settings
+from deeplink.console import Output
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from op_tools.core import output_paths
 
 COLUMNS = ("runningtime(Seconds)", "time_str", "time(Seconds)", "cpu_percent(%)", "rss(MB)")
@@ -64,10 +66,10 @@ def find(pid: int) -> Process:
     except (OSError, ValueError):
         process = None
     if process is None or process.usage() is None:
-        hint = "give the number of a process that runs here and that you may inspect (`ps`)."
+        hint = _("give the number of a process that runs here and that you may inspect (`ps`).")
         if not Path("/proc").is_dir():
-            hint = "this system has no /proc, which this command reads."
-        raise DeeplinkError(f"there is no process {pid} to watch.", hint)
+            hint = _("this system has no /proc, which this command reads.")
+        raise DeeplinkError(_("there is no process {pid} to watch.").format(pid=pid), hint)
     return process
 
 
@@ -153,11 +155,13 @@ def main(line: Sequence[str] | None = None) -> int:
     try:
         path = watch(options.pid, options.interval)
     except DeeplinkError as error:
-        sys.stderr.write(f"{error}\n")
+        Output(stderr=True).write(str(error) + "\n")
         return 1
     except KeyboardInterrupt:
         return 130
-    sys.stdout.write(f"process {options.pid} has ended; saved to {path}\n")
+    Output().write(
+        _("process {pid} has ended; saved to {path}\n").format(pid=options.pid, path=path)
+    )
     return 0
 
 

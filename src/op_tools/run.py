@@ -11,6 +11,7 @@ from collections.abc import Callable
 import op_tools
 from deeplink import settings
 from deeplink.errors import SettingError, nearest
+from deeplink.i18n import _
 from deeplink.run import run_folder
 from op_tools.core import engine
 from op_tools.core.tool import Tool
@@ -83,5 +84,7 @@ def _asked() -> list[_Started]:
     words = settings.OP_TOOLS_RUN.get()
     for word in words:
         if word not in STARTED:
-            raise SettingError(f"OP_TOOLS_RUN: no tool {word!r}.", nearest(word, STARTED))
+            raise SettingError(
+                _("OP_TOOLS_RUN: no tool {word!r}.").format(word=word), nearest(word, STARTED)
+            )
     return [getattr(op_tools, name)() for word, name in STARTED.items() if word in words]

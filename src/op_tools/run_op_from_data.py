@@ -28,6 +28,7 @@ from deeplink.commands.common import write_json
 from deeplink.compare import Difference, worst
 from deeplink.console import console
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from deeplink.run.run_folder import latest
 from op_tools.capture.encoding import Recorded
 from op_tools.compare.eligibility import NoReferenceError
@@ -109,9 +110,9 @@ def _checked(case: Case, recorded: Recorded, plan: Plan) -> Outcome:
         shapes=_shapes(prepared, again) if plan.timed else (),
     )
     if again.random or (op_names.is_random(recorded.name) and not _deterministic(again, prepared)):
-        return replace(outcome, status="not comparable", message="it generates random numbers")
+        return replace(outcome, status="not comparable", message=_("it generates random numbers"))
     if plan.against == "captured" and not recorded.has_output:
-        return replace(outcome, status="ran", message="no output was captured to compare with")
+        return replace(outcome, status="ran", message=_("no output was captured to compare with"))
     if record is None:
         against: Any = plan.against
         expected = reference(recorded, against, plan.trust)
@@ -133,15 +134,19 @@ def _deterministic(again: Replayed, prepared: Prepared) -> bool:
 
 def _outcome(outcome: Outcome, rows: Sequence[Difference]) -> Outcome:
     if not rows:
-        return replace(outcome, status="ran", message="it returns nothing to compare")
+        return replace(outcome, status="ran", message=_("it returns nothing to compare"))
     bad = [row for row in rows if not row.close]
     exact = all(row.max_abs == 0 and row.close for row in rows)
     largest = worst(rows)
-    message = f"{largest.path}: {largest.message}" if largest is not None and bad else ""
+    message = (
+        _("{path}: {message}").format(path=largest.path, message=largest.message)
+        if largest is not None and bad
+        else ""
+    )
     return replace(
         outcome,
         status="FAILED" if bad else "ok",
-        message=message or ("bit by bit" if exact else "close"),
+        message=message or (_("bit by bit") if exact else _("close")),
         bitwise=exact,
         rows=tuple(rows),
     )
@@ -216,7 +221,7 @@ def replay(
         if device is not None:
             plan = replace(plan, device=_chosen(device))
     except (DeeplinkError, ValueError, OSError) as error:
-        hint = "name what a capture wrote, as op_tools_results/op_capture_results."
+        hint = _("name what a capture wrote, as op_tools_results/op_capture_results.")
         message = error.message if isinstance(error, DeeplinkError) else str(error)
         raise DeeplinkError(message, getattr(error, "hint", "") or hint) from None
     terminal.say(f"ditorch.framework: {framework(plan.device)}")
@@ -242,7 +247,11 @@ def _chosen(wanted: str) -> str:
     """The device for --device, checked once before any case runs."""
     name = str(target_device(wanted))
     if name != wanted:
-        terminal.say(f"run_op_from_data: torch has no {wanted} here: {name} represents it")
+        terminal.say(
+            _("run_op_from_data: torch has no {wanted} here: {name} represents it").format(
+                wanted=wanted, name=name
+            )
+        )
     return name
 
 
@@ -256,9 +265,17 @@ def _export(path: Path, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> N
         except Exception as error:  # a file may be damaged in any way
             problems.append(f"{outcome.where}: {error}")
             continue
-        terminal.say(f"{path} and {data.name} written: {outcome.where}")
+        terminal.say(
+            _("{path} and {name} written: {where}").format(
+                path=path, name=data.name, where=outcome.where
+            )
+        )
         return
-    terminal.say(f"--export {path}: no case can be a script. {problems[0]}")
+    terminal.say(
+        _("--export {path}: no case can be a script. {problems}").format(
+            path=path, problems=problems[0]
+        )
+    )
 
 
 def arguments(line: Sequence[str]) -> list[str]:

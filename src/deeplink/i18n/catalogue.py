@@ -23,12 +23,57 @@ class Catalogue(gettext.NullTranslations):
     def __init__(self, texts: dict[str, str]) -> None:
         super().__init__()
         self._texts = texts
+        self._patterns: list[tuple[re.Pattern[str], str]] = []
 
     def gettext(self, message: str) -> str:
         return self._texts.get(message, message)
 
     def ngettext(self, msgid1: str, msgid2: str, n: int) -> str:
         return self._texts.get(msgid1) or super().ngettext(msgid1, msgid2, n)
+
+    def recognized(self, text: str) -> str:
+        """The translation of a text whose placeholders are filled in; the text where there is none.
+
+        What fills a placeholder is translated likewise.
+        """
+        for pattern, target in self._by_pattern():
+            match = pattern.fullmatch(text)
+            if match is not None:
+                words = {name: self.recognized(word) for name, word in match.groupdict().items()}
+                return _filled(target, words)
+        return text
+
+    def _by_pattern(self) -> list[tuple[re.Pattern[str], str]]:
+        """Patterns of the English texts with their translations, the most specific one first."""
+        if not self._patterns:
+            specific = sorted(self._texts, key=lambda text: -len(_PLACEHOLDER.sub("", text)))
+            self._patterns = [
+                (_pattern(text), self._texts[text])
+                for text in specific
+                if len(_WORD.findall(_PLACEHOLDER.sub("", text))) > 0
+            ]
+        return self._patterns
+
+
+_PLACEHOLDER = re.compile(r"\{(\w+)(?:![rsa])?(?::[^}]*)?\}")
+_WORD = re.compile("[A-Za-z]{2}")
+
+
+def _filled(text: str, words: dict[str, str]) -> str:
+    return _PLACEHOLDER.sub(lambda field: words[field[1]], text)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """Matches the message with any words for its placeholders."""
+    seen: set[str] = set()
+    found = ""
+    for at, part in enumerate(_PLACEHOLDER.split(text)):
+        if at % 2 == 0:
+            found += re.escape(part)
+        else:
+            found += f"(?P={part})" if part in seen else f"(?P<{part}>.*?)"
+            seen.add(part)
+    return re.compile(found, re.DOTALL)
 
 
 def entries(text: str) -> Iterator[tuple[str, str, str]]:

@@ -25,6 +25,8 @@ class Message(str):
         return made
 
     def format(self, *args: Any, **fields: Any) -> str:
+        args = tuple(map(_message_of, args))
+        fields = {name: _message_of(value) for name, value in fields.items()}
         return self._of(str.format(self, *args, **fields), "format", self, args, fields)
 
     def join(self, parts: Iterable[str], /) -> str:
@@ -63,6 +65,21 @@ def joined(separator: str, parts: Iterable[str]) -> str:
     return Message._of(separator, "plain", separator).join(parts)
 
 
+def recognized(text: str) -> str:
+    """The message for an English text that was read from a file: translated by the entry of the
+    catalogue whose placeholders can have its words.
+    """
+    return Message._of(text, "recognized", text)
+
+
+def _message_of(value: Any) -> Any:
+    """The message that an error or a verdict shows; another value as it is."""
+    if isinstance(value, (str, int, float)):
+        return value
+    text = str(value)
+    return text if isinstance(text, Message) else value
+
+
 def translated(text: str) -> str:
     """A text in the language in force; what is no Message stays."""
     if not isinstance(text, Message) or language() == ENGLISH:
@@ -83,6 +100,8 @@ def _rendered(value: Any, catalogue: Any) -> Any:
         return catalogue.ngettext(*what)
     if how == "plain":
         return what[0]
+    if how == "recognized":
+        return catalogue.recognized(what[0])
     parts = [_rendered(each, catalogue) for each in what]
     if how == "add":
         return parts[0] + parts[1]

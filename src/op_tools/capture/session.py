@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from deeplink import settings
+from deeplink.i18n import _, joined
 from op_tools.capture.async_collectives import Awaited
 from op_tools.capture.encoding import Header, Part, encode
 from op_tools.capture.folder_store import FolderStore
@@ -118,15 +119,16 @@ class Run:
         if not used:
             return
         self._forecast_shown = True
-        line = (
-            f"OpCapture: {size(used)} in the first step, to {self.store.place}; "
-            f"{size(output_paths.free_space())} are free there"
+        line = _("OpCapture: {size} in the first step, to {place}; {free} are free there").format(
+            size=size(used), place=self.store.place, free=size(output_paths.free_space())
         )
         if self.limited:
             most = int(self.limit * TENSORS_SHARE) - self.spent
-            line += f", of which tensors may take {size(most)} (OP_TOOLS_DISK_BUDGET)"
+            line += _(", of which tensors may take {size} (OP_TOOLS_DISK_BUDGET)").format(
+                size=size(most)
+            )
             if self.every_call:
-                line += f": about {max(0, most - used) // used} steps more"
+                line += _(": about {count} steps more").format(count=max(0, most - used) // used)
         terminal.say(f"{line}.")
 
     def _keep_to_limit(self, call: Call) -> None:
@@ -137,14 +139,20 @@ class Run:
                 self.store.drain()  # equal contents in the queue are counted twice
             if not self._allows(2 * need + 8192, TENSORS_SHARE):
                 self.mode, self.statistics = "statistics", StatisticsStore(False, background=False)
-                self.limits.append(f"after {self.calls} calls only statistics were written")
+                self.limits.append(
+                    _("after {calls} calls only statistics were written").format(calls=self.calls)
+                )
                 terminal.say(
-                    f"OpCapture: no more tensors after {self.calls} calls, for they reach the "
-                    f"limit of {size(self.limit)}. Hint: OP_TOOLS_DISK_BUDGET sets another one."
+                    _(
+                        "OpCapture: no more tensors after {calls} calls, for they reach the limit "
+                        "of {size}. Hint: OP_TOOLS_DISK_BUDGET sets another one."
+                    ).format(calls=self.calls, size=size(self.limit))
                 )
         elif self.mode != "nothing" and not self._allows(4096):
             self.mode = "nothing"
-            self.limits.append(f"after {self.calls} calls nothing was written")
+            self.limits.append(
+                _("after {calls} calls nothing was written").format(calls=self.calls)
+            )
 
     def _allows(self, more: int, share: float = 1.0) -> bool:
         return output_paths.budget.spent + more <= self.limit * share
@@ -189,20 +197,34 @@ class Run:
         lines = []
         if self.calls:
             lines.append(
-                f"OpCapture: {self.calls} calls of {len(self.operators)} operators, "
+                _("OpCapture: {calls} calls of {count} operators, ").format(
+                    calls=self.calls, count=len(self.operators)
+                )
                 + " and ".join(
-                    f"{size(store.bytes)} in {store.place}"
+                    _("{size} in {place}").format(size=size(store.bytes), place=store.place)
                     for store in (self.store, self.statistics)
                     if store is not None and store.bytes
                 )
             )
         for reason, count in self.skipped.most_common():
-            lines.append(f"OpCapture: {count} calls not captured: {reason}")
+            lines.append(
+                _("OpCapture: {count} calls not captured: {reason}").format(
+                    count=count, reason=reason
+                )
+            )
         if self.limits:
-            limit = f"limit of {size(self.limit)} ({FREE_SHARE:.0%} of the free space)"
+            limit = _("limit of {size} ({share:.0%} of the free space)").format(
+                size=size(self.limit), share=FREE_SHARE
+            )
             if settings.OP_TOOLS_DISK_BUDGET.is_set():
-                limit = f"OP_TOOLS_DISK_BUDGET of {size(self.limit)}"
-            lines.append(f"OpCapture: {limit}: {', '.join(self.limits)}")
+                limit = _("OP_TOOLS_DISK_BUDGET of {size}").format(size=size(self.limit))
+            lines.append(
+                _("OpCapture: {limit}: {names}").format(
+                    limit=limit, names=joined(", ", self.limits)
+                )
+            )
         if self.quiet:
-            lines.append(f"OpCapture: nothing more was written after: {self.quiet}")
+            lines.append(
+                _("OpCapture: nothing more was written after: {quiet}").format(quiet=self.quiet)
+            )
         return lines

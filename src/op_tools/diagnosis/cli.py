@@ -8,6 +8,7 @@ from pathlib import Path
 
 from deeplink.commands.common import STDOUT, write_json
 from deeplink.console import console, table
+from deeplink.i18n import _, joined
 from deeplink.run.loss_log import PATTERN
 from op_tools.core.call import Level
 from op_tools.core.problem import Problem
@@ -105,17 +106,21 @@ def _say(line: str) -> None:
 
 
 def _stopped(command: str, folder: Path) -> int:
-    resume = "Hint: deeplink bisect --resume … continues." if command == "bisect" else ""
-    text = f"Stopped. The results so far are in {folder}.\n{resume}".rstrip()
+    resume = _("Hint: deeplink bisect --resume … continues.") if command == "bisect" else ""
+    text = _("Stopped. The results so far are in {folder}.").format(folder=folder)
+    if resume:
+        text = joined("\n", (text, resume))
     console(stderr=True).print(text, style="yellow", soft_wrap=True)
     return 130
 
 
 def _failed(folder: Path, error: OSError) -> int:
     text = (
-        f"{folder} cannot be written: {error.strerror or error}."
-        + " It holds the results so far." * (folder / result_files.FILES["bisect"]).exists()
-        + "\nHint: -o DIR names another folder, which you may write, on a disk with free space."
+        _("{folder} cannot be written: {strerror}.").format(
+            folder=folder, strerror=error.strerror or error
+        )
+        + _(" It holds the results so far.") * (folder / result_files.FILES["bisect"]).exists()
+        + _("\nHint: -o DIR names another folder, which you may write, on a disk with free space.")
     )
     console(stderr=True).print(text, style="red", soft_wrap=True)
     return 2
@@ -138,26 +143,31 @@ def show_bisect(found: Bisect, folder: Path) -> None:
         )
         for run in found["runs"]
     ]
-    columns = ("run", "what", "operators moved", "outcome", "time", "why")
-    out.print(table("The runs", columns, rows))
+    columns = (_("run"), _("what"), _("operators moved"), _("outcome"), _("time"), _("why"))
+    out.print(table(_("The runs"), columns, rows))
     for guilty in found["guilty"]:
         cells = [
             (
-                place["module"] or "(no module)",
+                place["module"] or _("(no module)"),
                 place["site"],
                 place["direction"],
                 str(place["calls"]),
             )
             for place in guilty["places"][:SHOWN]
         ]
-        title = f"{guilty['op']}: {guilty['calls']} calls in a run; the ones that must move"
-        out.print(table(title, ("module", "line", "direction", "calls"), cells))
+        title = _("{op}: {calls} calls in a run; the ones that must move").format(
+            op=guilty["op"], calls=guilty["calls"]
+        )
+        out.print(table(title, (_("module"), _("line"), _("direction"), _("calls")), cells))
     style = {"found": "bold red", "nothing": "green"}.get(found["status"], "bold yellow")
     out.print(found["verdict"], style=style, soft_wrap=True)
     for guilty in found["guilty"]:
         for line in _explained(guilty, found["fix"]).lines():
             out.print(line, soft_wrap=True, markup=False)
-    out.print(f"All results: {folder / result_files.FILES['bisect']}", soft_wrap=True)
+    out.print(
+        _("All results: {folder}").format(folder=folder / result_files.FILES["bisect"]),
+        soft_wrap=True,
+    )
 
 
 def _explained(guilty: Guilty, fix: str) -> Problem:
@@ -165,8 +175,12 @@ def _explained(guilty: Guilty, fix: str) -> Problem:
     first = guilty["places"][0] if guilty["places"] else None
     where = ""
     if first is not None:
-        parts = first["site"], first["module"] and f"module {first['module']}", first["direction"]
-        where = ", ".join(filter(None, parts))
+        parts = (
+            first["site"],
+            first["module"] and _("module {module}").format(module=first["module"]),
+            first["direction"],
+        )
+        where = joined(", ", filter(None, parts))
     script = guilty["script"]
     reproduce = f"deeplink run {script}" if script else ""
     return Problem("", where, tuple(guilty["evidence"]), fix, reproduce)
@@ -186,10 +200,13 @@ def show_determinism(found: Determinism, folder: Path) -> None:
         for one in found["tensors"]
     ]
     if cells:
-        columns = ("result", "type", "hashes", "differing", "largest difference")
-        out.print(table("The first that differs", columns, cells))
+        columns = (_("result"), _("type"), _("hashes"), _("differing"), _("largest difference"))
+        out.print(table(_("The first that differs"), columns, cells))
     style = {"differs": "bold red", "same": "green"}.get(found["status"], "bold yellow")
     out.print(found["verdict"], style=style, soft_wrap=True)
     for kept in found["kept"]:
-        out.print(f"kept: {kept}", soft_wrap=True)
-    out.print(f"All results: {folder / result_files.FILES['determinism']}", soft_wrap=True)
+        out.print(_("kept: {kept}").format(kept=kept), soft_wrap=True)
+    out.print(
+        _("All results: {folder}").format(folder=folder / result_files.FILES["determinism"]),
+        soft_wrap=True,
+    )

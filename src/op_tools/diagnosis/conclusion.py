@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from deeplink.i18n import _
 from op_tools.diagnosis.report.model import Chart, Content
 
 LINES = 6  # of a finding
@@ -19,13 +20,16 @@ def lines(content: Content) -> Iterator[Line]:
     for each in bad[:5]:
         yield each.title, "bold red"
         if each.site:
-            yield f"  at {each.site}", ""
-        yield from ((f"  {line}", "") for line in each.lines[:LINES])
+            yield _("  at {site}").format(site=each.site), ""
+        yield from (("  " + line, "") for line in each.lines[:LINES])
     wrong = [row for row in content.rows if row.state == "wrong"]
     if not bad and wrong:
         worst = max(wrong, key=lambda row: row.error)
-        where = f" in {worst.module}" if worst.module else ""
-        yield f"{worst.op} is wrong{where} ({worst.site})", "bold red"
+        where = _(" in {module}").format(module=worst.module) if worst.module else ""
+        yield (
+            _("{op} is wrong{where} ({site})").format(op=worst.op, where=where, site=worst.site),
+            "bold red",
+        )
 
 
 def times(content: Content) -> Iterator[str]:
@@ -34,7 +38,9 @@ def times(content: Content) -> Iterator[str]:
     ordered = sorted(content.groups, key=lambda group: -group.ms)
     for group in ordered[:LARGEST] if whole else ():
         where = ", ".join(filter(None, (group.module, group.site, group.direction)))
-        yield f"time: {group.ms / whole:.0%} of {whole:.1f} ms in {group.op} ({where})"
+        yield _("time: {share:.0%} of {whole:.1f} ms in {op} ({where})").format(
+            share=group.ms / whole, whole=whole, op=group.op, where=where
+        )
 
 
 def memory(content: Content) -> Iterator[str]:
@@ -45,20 +51,32 @@ def memory(content: Content) -> Iterator[str]:
     sizes: dict[str, float] = defaultdict(float)
     steps = {row.step for row in content.rows if row.bytes}
     for row in content.rows:
-        sizes[row.module or "(outside of modules)"] += row.bytes / max(1, len(steps))
+        sizes[row.module or _("(outside of modules)")] += row.bytes / max(1, len(steps))
     for module, size in sorted(sizes.items(), key=lambda pair: -pair[1])[:LARGEST]:
         if size:
-            yield f"memory: {size / 2**20:.2f} MiB of results in a step by {module}"
+            yield _("memory: {size:.2f} MiB of results in a step by {module}").format(
+                size=size / 2**20, module=module
+            )
 
 
 def _along(chart: Chart) -> Iterator[str]:
     for series in chart.series:
         values = [value for value in series.values if value is not None]
         if len(values) > 1:
-            labels = f"{chart.labels[0]} to {chart.labels[-1]}"
+            labels = _("{first} to {last}").format(first=chart.labels[0], last=chart.labels[-1])
             yield (
-                f"memory of the {series.name}: {values[0]:.1f} to {values[-1]:.1f} {chart.unit}, "
-                f"at most {max(values):.1f} ({labels}){', it grows' if grows(values) else ''}"
+                _(
+                    "memory of the {name}: {first:.1f} to {last:.1f} {unit}, at most {max:.1f} "
+                    "({labels}){more}"
+                ).format(
+                    name=series.name,
+                    first=values[0],
+                    last=values[-1],
+                    unit=chart.unit,
+                    max=max(values),
+                    labels=labels,
+                    more=_(", it grows") if grows(values) else "",
+                )
             )
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from deeplink import cli, settings
 from deeplink.console import console
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from deeplink.process import children
 from deeplink.run.program import Program
 from op_tools.diagnosis import conclusion
@@ -63,46 +64,49 @@ HANG = 60  # seconds without a step
 RUN = ("run", "-o", "{folder}")
 COMPARE = Step(
     "compare",
-    "every operator of two steps against the CPU in higher precision",
+    _("every operator of two steps against the CPU in higher precision"),
     (*RUN, "--autocompare", "--steps", "0-1"),
 )
 BISECT = Step(
     "bisect",
-    "which operators, moved to the CPU, fix the loss",
+    _("which operators, moved to the CPU, fix the loss"),
     ("bisect", "-o", "{folder}"),
     enough=True,
 )
 WHY_NAN = Step(
-    "why_nan", "the kernel that makes the first NaN", ("why-nan", "-o", "{folder}"), enough=True
+    "why_nan", _("the kernel that makes the first NaN"), ("why-nan", "-o", "{folder}"), enough=True
 )
 DETERMINISM = Step(
-    "determinism", "whether two runs give the same results", ("determinism", "-o", "{folder}")
+    "determinism", _("whether two runs give the same results"), ("determinism", "-o", "{folder}")
 )
 TIME = Step(
     "time",
-    "which operators take the time, forward and backward",
+    _("which operators take the time, forward and backward"),
     (*RUN, "--time", "--trace", "{folder}/trace.json"),
 )
 RECORD = Step(
     "recorder",
-    "loss, memory and time of each step; a hang with the stacks of all threads",
+    _("loss, memory and time of each step; a hang with the stacks of all threads"),
     (*RUN, "--recorder"),
     settings=((settings.OP_RECORDER_HANG.name, str(HANG)),),
 )
 MEMORY = Step(
     "statistics",
-    "which modules' results take memory",
+    _("which modules' results take memory"),
     (*RUN, "--capture", "--level", "aten", "--steps", "0-1"),
     settings=((settings.OP_CAPTURE_MODE.name, "statistics"),),
 )
 
 # What people say, and what is done about it.
 PLANS: dict[str, tuple[str, tuple[Step, ...]]] = {
-    "loss": ("the loss is wrong, or differs from another device's", (COMPARE, BISECT, DETERMINISM)),
-    "nan": ("there is a NaN or Inf", (WHY_NAN, COMPARE)),
-    "slow": ("a step takes too long", (TIME, RECORD)),
-    "hang": ("it stops without an error", (RECORD,)),
-    "memory": ("it runs out of memory, or takes more and more", (RECORD, MEMORY)),
+    "loss": (
+        _("the loss is wrong, or differs from another device's"),
+        (COMPARE, BISECT, DETERMINISM),
+    ),
+    "nan": (_("there is a NaN or Inf"), (WHY_NAN, COMPARE)),
+    "slow": (_("a step takes too long"), (TIME, RECORD)),
+    "hang": (_("it stops without an error"), (RECORD,)),
+    "memory": (_("it runs out of memory, or takes more and more"), (RECORD, MEMORY)),
 }
 # The use of time and memory, shown also without a finding.
 COSTS: dict[str, Callable[[Content], Iterable[str]]] = {
@@ -135,22 +139,22 @@ def ask(answer: Callable[[str], str]) -> str:
     """
     say = console().print
     words = list(PLANS)
-    say("What is wrong?")
+    say(_("What is wrong?"))
     for number, word in enumerate(words, 1):
         say(f"  {number}  {word:<7} {PLANS[word][0]}")
     while True:
         try:
-            said = answer("number or word: ").strip().lower()
+            said = answer(_("number or word: ")).strip().lower()
         except EOFError:
             raise DeeplinkError(
-                "stdin is not interactive, so the symptom cannot be entered.",
-                f"pass --symptom {'|'.join(words)}",
+                _("stdin is not interactive, so the symptom cannot be entered."),
+                _("pass --symptom {names}").format(names="|".join(words)),
             ) from None
         if said in words:
             return said
         if said.isdigit() and 1 <= int(said) <= len(words):
             return words[int(said) - 1]
-        say(f"no such symptom: {said!r}")
+        say(_("no such symptom: {said!r}").format(said=said))
 
 
 def _taken(
@@ -167,11 +171,16 @@ def _taken(
         try:
             status = _run(order, folder / step.folder, limit)
         except KeyboardInterrupt:
-            say("stopped; these are the findings so far", style="yellow")
+            say(_("stopped; these are the findings so far"), style="yellow")
             taken.append(Taken(step, 130, True))
             break
         took = time.monotonic() - begun
-        say(f"[{number}/{len(steps)}] status {status}, {took:.0f} s", style="dim")
+        say(
+            _("[{number}/{count}] status {status}, {took:.0f} s").format(
+                number=number, count=len(steps), status=status, took=took
+            ),
+            style="dim",
+        )
         taken.append(Taken(step, status, (folder / step.folder).is_dir()))
         if step.enough and status == 1:
             break
@@ -216,7 +225,11 @@ def _run(order: Order, folder: Path, limit: float | None) -> int:
     try:
         child = children.start(order.line, env=settings.environment(order.values))
     except OSError as error:
-        raise DeeplinkError(f"{order.line[0]!r} cannot be started: {error.strerror}.") from None
+        raise DeeplinkError(
+            _("{line!r} cannot be started: {strerror}.").format(
+                line=order.line[0], strerror=error.strerror
+            )
+        ) from None
     try:
         while True:
             try:
@@ -224,12 +237,12 @@ def _run(order: Order, folder: Path, limit: float | None) -> int:
             except subprocess.TimeoutExpired:
                 pass
             if limit is not None and time.monotonic() - begun > limit:
-                reason = f"it took longer than {limit:.0f} s"
+                reason = _("it took longer than {limit:.0f} s").format(limit=limit)
             elif _hangs(folder):
-                reason = "it hangs"
+                reason = _("it hangs")
             else:
                 continue
-            console().print(f"{reason}, and was ended", style="yellow")
+            console().print(_("{reason}, and was ended").format(reason=reason), style="yellow")
             children.end(child)
             return 124
     except KeyboardInterrupt:  # it reaches the child, too
@@ -261,13 +274,15 @@ def _end(folder: Path, taken: Sequence[Taken], symptom: str) -> int:
     stopped = any(each.status == 130 for each in taken)
     broken = [each for each in taken if each.broken]
     for each in broken:
-        text = f"{each.step.folder}: it ended with status {each.status}; see its output above"
+        text = _("{folder}: it ended with status {status}; see its output above").format(
+            folder=each.step.folder, status=each.status
+        )
         say(text, style="yellow", soft_wrap=True)
     try:
         content = readers.read(folder)
     except DeeplinkError:
-        say("nothing was recorded of the program", style="red")
-        say("Hint: does it start, import torch and use the device? Run it by itself first.")
+        say(_("nothing was recorded of the program"), style="red")
+        say(_("Hint: does it start, import torch and use the device? Run it by itself first."))
         return 130 if stopped else 2
     bad = [each for each in content.findings if each.level == "bad"]
     wrong = [row for row in content.rows if row.state == "wrong"]
@@ -279,7 +294,9 @@ def _end(folder: Path, taken: Sequence[Taken], symptom: str) -> int:
         say(line, soft_wrap=True)
     if not found and not costs:
         style = "yellow" if broken else "green"
-        say("nothing wrong was found" + (", as far as it went" if broken else ""), style=style)
+        say(
+            _("nothing wrong was found") + (_(", as far as it went") if broken else ""), style=style
+        )
     html.offer(content, folder / "report.html")
     if stopped:
         return 130

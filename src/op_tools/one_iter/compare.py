@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from deeplink import identity
+from deeplink.i18n import _
 from deeplink.identity import Identity
 from deeplink.judge import Verdict, judge
 from deeplink.precision import Precision
@@ -88,7 +89,7 @@ class Comparing:
         seen.state.devices = [tensor.device for tensor in seen.inputs]
         seen.state.versions = [_version(tensor) for tensor in seen.inputs]
         if seen.name.startswith(WRAPPERS):
-            finding.skipped = "it carries the model elsewhere; what it calls is judged"
+            finding.skipped = _("it carries the model elsewhere; what it calls is judged")
             return
         try:
             seen.state.arguments = emptied(seen.args)
@@ -126,14 +127,24 @@ class Comparing:
             known = sorted({e.path for e in self._book.entries.values() if e.kind == seen.kind})
             have = ", ".join(known[:8]) + (", …" if len(known) > 8 else "")
             raise OneIterError(
-                f"the program calls {seen.kind} {seen.path} ({seen.name}, call {seen.number + 1}), "
-                f"which the record has not; it has: {have or 'none'}.",
-                "record the same program, with the same options, anew.",
+                _(
+                    "the program calls {kind} {path} ({name}, call {number}), which the record has "
+                    "not; it has: {have}."
+                ).format(
+                    kind=seen.kind,
+                    path=seen.path,
+                    name=seen.name,
+                    number=seen.number + 1,
+                    have=have or "none",
+                ),
+                _("record the same program, with the same options, anew."),
             )
         if found.name != seen.name:
             raise OneIterError(
-                f"{seen.path} is a {seen.name} here and was a {found.name} in the record.",
-                "record the same program, with the same options, anew.",
+                _("{path} is a {name} here and was a {recorded} in the record.").format(
+                    path=seen.path, name=seen.name, recorded=found.name
+                ),
+                _("record the same program, with the same options, anew."),
             )
         return found
 
@@ -143,7 +154,9 @@ class Comparing:
         state: _State = seen.state
         lost = next((c for c in seen.children if c.state is None or c.state.result is None), None)
         if lost is not None:
-            state.finding.skipped = f"the result of {lost.path} cannot be given again"
+            state.finding.skipped = _("the result of {path} cannot be given again").format(
+                path=lost.path
+            )
             return
         try:
             case, given = self._case(seen, call)
@@ -153,10 +166,10 @@ class Comparing:
             state.finding.forward += _in_the_run(seen, outputs, alone)
         except OtherPath as error:
             verdict = Verdict(False, "structure", str(error), ratio=float("inf"))
-            state.finding.forward = [Item("what it calls", verdict)]
+            state.finding.forward = [Item(_("what it calls"), verdict)]
         except Exception as error:  # of a layer that does not run as a function
             text = f"{type(error).__name__}: {error}".split("\n")[0]
-            state.finding.skipped = f"it cannot run alone: {text[:200]}"
+            state.finding.skipped = _("it cannot run alone: {text}").format(text=text[:200])
 
     def _case(self, seen: Seen, call: Call) -> tuple[Case, Given]:
         state: _State = seen.state
@@ -213,7 +226,7 @@ class Comparing:
     def before_step(self, update: Update) -> None:
         entry = self._book.by_key.get(("optimizer", update.path, update.number))
         if entry is None:
-            raise OneIterError(f"the record has no step of {update.path}.")
+            raise OneIterError(_("the record has no step of {path}.").format(path=update.path))
         recorded = self._book.load(entry)
         optimizer_step.load(update, recorded)
         update.state = entry, recorded
@@ -234,7 +247,7 @@ def _case_of(
     buffers = list(given.buffers)
     outputs = recorded.output["outputs"]
     handed: list[tuple[str, Tensor, Tensor | None]] = [
-        (f"what it gives to {c.entry.path}", value, gradient)
+        (_("what it gives to {path}").format(path=c.entry.path), value, gradient)
         for c in children
         for value, gradient in _paired(c.recorded.kwargs["inputs"], c.recorded.grad_inputs)
     ]
@@ -250,16 +263,19 @@ def _case_of(
     found = recorded.grad_inputs or []
     by_name = dict(zip(seen.state.entry.parameters, found[len(inputs) :], strict=False))
     leaves = [
-        *((f"gradient of {name}", by_name.get(name)) for name in given.parameters),
-        *((f"gradient of {name}", None) for name in buffers),
         *(
-            (_numbered("gradient of the input", at, len(inputs)), gradient)
-            for at, (_, gradient) in enumerate(_paired(inputs, recorded.grad_inputs))
+            (_("gradient of {name}").format(name=name), by_name.get(name))
+            for name in given.parameters
+        ),
+        *((_("gradient of {name}").format(name=name), None) for name in buffers),
+        *(
+            (_numbered(_("gradient of the input"), at, len(inputs)), gradient)
+            for at, (_leaf, gradient) in enumerate(_paired(inputs, recorded.grad_inputs))
         ),
         *(
-            (f"gradient of the output of {c.entry.path}", gradient)
+            (_("gradient of the output of {path}").format(path=c.entry.path), gradient)
             for c in children
-            for _, gradient in _paired(c.recorded.output["outputs"], c.recorded.grad_outputs)
+            for _leaf, gradient in _paired(c.recorded.output["outputs"], c.recorded.grad_outputs)
         ),
     ]
     return Case(
@@ -287,7 +303,9 @@ def _in_the_run(seen: Seen, outputs: list[Tensor], alone: list[Tensor]) -> list[
         return []
     items = [
         Item(
-            f"{_numbered('output', at, len(outputs))} in the run (alone it is right)",
+            _("{output} in the run (alone it is right)").format(
+                output=_numbered("output", at, len(outputs))
+            ),
             judge(mine.detach().cpu(), other),
         )
         for at, (mine, other) in enumerate(zip(outputs, alone, strict=False))
@@ -335,15 +353,18 @@ def _check(seen: Seen, recorded: Recorded) -> None:
     wanted = [(tuple(t.shape), t.dtype) for t in recorded.kwargs["inputs"]]
     if found != wanted:
         raise OneIterError(
-            f"{seen.path} (call {seen.number + 1}) is given {_text(found)} and was given "
-            f"{_text(wanted)} in the record.",
-            "record the same program, with the same options, anew.",
+            _(
+                "{path} (call {number}) is given {given} and was given {recorded} in the record."
+            ).format(
+                path=seen.path, number=seen.number + 1, given=_text(found), recorded=_text(wanted)
+            ),
+            _("record the same program, with the same options, anew."),
         )
 
 
 def _text(inputs: list[tuple[tuple[int, ...], torch.dtype]]) -> str:
     words = [f"{str(dtype).removeprefix('torch.')}{list(shape)}" for shape, dtype in inputs]
-    return ", ".join(words) or "no tensor"
+    return ", ".join(words) or _("no tensor")
 
 
 def _load_model(seen: Seen, call: Call, recorded: Recorded) -> None:
@@ -353,14 +374,24 @@ def _load_model(seen: Seen, call: Call, recorded: Recorded) -> None:
             lost = [name for name in values if name not in own] or ["none"]
             more = [name for name in own if name not in values] or ["none"]
             raise OneIterError(
-                f"{seen.path} is another model than the recorded one: of its {word}, missing: "
-                f"{', '.join(lost[:5])}; not recorded: {', '.join(more[:5])}."
+                _(
+                    "{path} is another model than the recorded one: of its {word}, missing: "
+                    "{missing}; not recorded: {more}."
+                ).format(
+                    path=seen.path, word=word, missing=", ".join(lost[:5]), more=", ".join(more[:5])
+                )
             )
         for name, tensor in own.items():
             if tensor.shape != values[name].shape:
                 raise OneIterError(
-                    f"{name} of {seen.path} has the shape {list(tensor.shape)} and had "
-                    f"{list(values[name].shape)} in the record."
+                    _(
+                        "{name} of {path} has the shape {shape} and had {recorded} in the record."
+                    ).format(
+                        name=name,
+                        path=seen.path,
+                        shape=list(tensor.shape),
+                        recorded=list(values[name].shape),
+                    )
                 )
             with torch.no_grad():
                 tensor.copy_(values[name])

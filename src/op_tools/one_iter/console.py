@@ -10,6 +10,7 @@ from pathlib import Path
 from deeplink import settings
 from deeplink.console import console, table
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from deeplink.identity import Identity
 from op_tools.core.problem import Problem, run_command
 from op_tools.core.terminal import size
@@ -23,22 +24,31 @@ Found = tuple[Finding, Direction] | None
 
 def _tool() -> str:
     """The name of the tool, with its rank if there are several."""
-    return "one-iter" if settings.world() == 1 else f"one-iter: rank {settings.rank()}"
+    return (
+        "one-iter"
+        if settings.world() == 1
+        else _("one-iter: rank {rank}").format(rank=settings.rank())
+    )
 
 
 def recorded(writer: Writer, step: int, count: int, device: Identity | None) -> None:
     """Print what was recorded, on which device, and where the record is."""
     console().print(
-        f"{_tool()}: iteration {step} recorded: {writer.calls} calls, {size(count)} in "
-        f"{writer.place}",
+        _("{tool}: iteration {step} recorded: {calls} calls, {size} in {place}").format(
+            tool=_tool(), step=step, calls=writer.calls, size=size(count), place=writer.place
+        ),
         soft_wrap=True,
     )
-    console().print(f"{_tool()}: recorded on {device}", soft_wrap=True)
+    console().print(
+        _("{tool}: recorded on {device}").format(tool=_tool(), device=device), soft_wrap=True
+    )
 
 
 def problem(error: DeeplinkError) -> None:
     """Print the reason why nothing could be compared."""
-    console(stderr=True).print(f"{_tool()}: {error}", style="red", soft_wrap=True)
+    console(stderr=True).print(
+        _("{tool}: {error}").format(tool=_tool(), error=error), style="red", soft_wrap=True
+    )
 
 
 def compared(
@@ -50,31 +60,44 @@ def compared(
 ) -> None:
     """Print the layers in the order of the iteration, then the first that diverges."""
     out = console()
-    unknown = "a device that the record does not name"
-    out.print(f"{_tool()}: recorded on {record or unknown}", soft_wrap=True)
-    out.print(f"{_tool()}: compared on {here}", soft_wrap=True)
+    unknown = _("a device that the record does not name")
+    out.print(
+        _("{tool}: recorded on {record}").format(tool=_tool(), record=record or unknown),
+        soft_wrap=True,
+    )
+    out.print(_("{tool}: compared on {here}").format(tool=_tool(), here=here), soft_wrap=True)
     shown = _shown(findings)
     columns = (
-        *("layer", "kind", "status", "where", "error / tolerance"),
-        *("drift (output)", "drift (grad)"),
+        *(_("layer"), _("kind"), _("status"), _("where"), _("error / tolerance")),
+        *(_("drift (output)"), _("drift (grad)")),
     )
-    out.print(table(f"{_tool()}: against {folder}", columns, [_row(f) for f in shown]))
+    out.print(
+        table(
+            _("{tool}: against {folder}").format(tool=_tool(), folder=folder),
+            columns,
+            [_row(f) for f in shown],
+        )
+    )
     if len(shown) < len(findings):
-        out.print(f"{len(findings) - len(shown)} more are correct")
+        out.print(_("{count} more are correct").format(count=len(findings) - len(shown)))
     bad = sum(finding.diverges for finding in findings)
     skipped = sum(bool(finding.skipped) for finding in findings)
     out.print(
-        f"{_tool()}: {len(findings)} layers: {bad} diverge, {skipped} skipped",
+        _("{tool}: {count} layers: {bad} diverge, {skipped} skipped").format(
+            tool=_tool(), count=len(findings), bad=bad, skipped=skipped
+        ),
         soft_wrap=True,
     )
     for line in _verdict(found):
         out.print(line, soft_wrap=True)
     if _is_same(record, here):
         out.print(
-            f"{_tool()}: WARNING: the record is from the device under test itself ({here}). "
-            "A fault of this device is in the record too, and no layer diverges by it.\n"
-            "Hint: record on a device that you trust: deeplink one-iter record --to DIR "
-            "--vendor cpu train.py",
+            _(
+                "{tool}: WARNING: the record is from the device under test itself ({here}). A "
+                "fault of this device is in the record too, and no layer diverges by it.\nHint: "
+                "record on a device that you trust: deeplink one-iter record --to DIR --vendor "
+                "cpu train.py"
+            ).format(tool=_tool(), here=here),
             style="bold red",
             soft_wrap=True,
         )
@@ -98,7 +121,7 @@ def _row(finding: Finding) -> tuple[str, ...]:
     entry = finding.entry
     kind = entry.name.rsplit(".", 1)[-1] if entry.kind == "module" else entry.kind
     wrong = [word for word in DIRECTIONS if finding.wrong(word)]
-    state = "FAILED" if wrong else "skipped" if finding.skipped else "ok"
+    state = _("FAILED") if wrong else _("skipped") if finding.skipped else _("ok")
     where = ", ".join(wrong) or finding.skipped
     ratio = f"{finding.ratio:.3g}" if wrong else ""
     drifts = _text(finding.drift), _text(finding.gradient_drift)
@@ -111,13 +134,15 @@ def _text(value: float | None) -> str:
 
 def _verdict(found: Found) -> list[str]:
     if found is None:
-        return [f"{_tool()}: every layer is correct"]
+        return [_("{tool}: every layer is correct").format(tool=_tool())]
     finding, direction = found
     item = finding.wrong(direction)
     assert item is not None  # the first layer that diverges
     entry = finding.entry
-    headline = f"{_tool()}: first diverging layer: {finding.label} ({entry.name}), {direction}"
-    evidence = (f"{item.label}: {item.verdict.message}",)
+    headline = _("{tool}: first diverging layer: {label} ({name}), {direction}").format(
+        tool=_tool(), label=finding.label, name=entry.name, direction=direction
+    )
+    evidence = (_("{label}: {message}").format(label=item.label, message=item.verdict.message),)
     workaround = option = ""
     if entry.kind == "operator":
         option = f"--ops {entry.path}"
@@ -142,7 +167,11 @@ def write_json(
         path = path.with_stem(f"{path.stem}_rank{settings.rank()}")
     first = None
     if found is not None:
-        first = {"layer": found[0].entry.path, "call": found[0].entry.number, "direction": found[1]}
+        first = {
+            "layer": found[0].entry.path,
+            "call": found[0].entry.number,
+            "direction": found[1],
+        }
     content = {
         "rank": settings.rank(),
         "record": record.as_dict() if record is not None else None,

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from deeplink.i18n import _
 from op_tools.core import engine, module_stack
 from op_tools.core.gradients import own_graph
 from op_tools.one_iter.tree_template import filled, flat
@@ -97,14 +98,20 @@ class Unit:
                 with module_stack.standing_in(answer), engine.seen():
                     result = self.func(self.module, *args, **kwargs)
         if len(passed) < len(self.children):
-            raise OtherPath(f"it does not call {self.children[len(passed)].path}")
+            raise OtherPath(
+                _("it does not call {path}").format(path=self.children[len(passed)].path)
+            )
         return {"passed": passed, "outputs": flat(result), "buffers": list(current.values())}
 
     def _expected(self, number: int, path: str) -> Child:
         if number >= len(self.children):
-            raise OtherPath(f"it calls {path}, which it did not")
+            raise OtherPath(_("it calls {path}, which it did not").format(path=path))
         if self.children[number].path != path:
-            raise OtherPath(f"it calls {path} where it called {self.children[number].path}")
+            raise OtherPath(
+                _("it calls {path} where it called {recorded}").format(
+                    path=path, recorded=self.children[number].path
+                )
+            )
         return self.children[number]
 
     @contextmanager

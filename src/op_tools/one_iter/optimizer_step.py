@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from deeplink.i18n import _
 from deeplink.judge import judge
 from deeplink.judge.formats import FORMATS
 from op_tools.capture import Recorded
@@ -57,8 +58,10 @@ def load(update: Update, recorded: Recorded) -> None:
     wanted = [tuple(p.shape) for p in given["inputs"]]
     if found != wanted:
         raise OneIterError(
-            f"{update.path} has {len(found)} parameters that are not the {len(wanted)} recorded "
-            "ones: another model, or another order."
+            _(
+                "{path} has {count} parameters that are not the {recorded} recorded ones: another "
+                "model, or another order."
+            ).format(path=update.path, count=len(found), recorded=len(wanted))
         )
     groups = zip(update.optimizer.param_groups, given["groups"], strict=True)
     with torch.no_grad():
@@ -111,5 +114,5 @@ def judged(update: Update, recorded: Recorded, names: dict[int, str]) -> list[It
             return wide * FORMATS[after.dtype].roundoff
 
         verdict = judge(mine, after, run_envelope=envelope)
-        items.append(Item(names.get(id(parameter), "a parameter"), verdict))
+        items.append(Item(names.get(id(parameter), _("a parameter")), verdict))
     return items

@@ -15,6 +15,7 @@ from typing import Any
 
 from deeplink import identity, settings
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from op_tools.capture import SUFFIX, Archive, PackedStore, Part, Recorded, encode
 from op_tools.core.gradients import Gradients
 from op_tools.tensors.snapshot import once
@@ -64,7 +65,8 @@ class Writer:
         except OSError as error:
             reason = error.strerror or error
             raise OneIterError(
-                f"{folder} cannot be written: {reason}.", "name another folder with --to DIR."
+                _("{folder} cannot be written: {reason}.").format(folder=folder, reason=reason),
+                _("name another folder with --to DIR."),
             ) from None
         self.calls = 0
 
@@ -98,7 +100,11 @@ class Writer:
         """Close the file, and return its size; an incomplete file is deleted."""
         self._store.close()
         if self._store.failed:
-            raise OneIterError(f"{self.place} could not be written: {self._store.failed}.")
+            raise OneIterError(
+                _("{place} could not be written: {failed}.").format(
+                    place=self.place, failed=self._store.failed
+                )
+            )
         if whole:
             os.replace(self._partial, self.place)
         else:
@@ -113,18 +119,26 @@ class Book:
         self.place = file_of(folder)
         if not self.place.is_file():
             raise OneIterError(
-                f"no record of rank {settings.rank()} at {folder}.",
-                "make one first: deeplink one-iter record --to DIR train.py …",
+                _("no record of rank {rank} at {folder}.").format(
+                    rank=settings.rank(), folder=folder
+                ),
+                _("make one first: deeplink one-iter record --to DIR train.py …"),
             )
         try:
             self._archive = Archive(self.place)
             self.about = self._archive.load(ABOUT).kwargs
         except (ValueError, KeyError) as error:
-            raise OneIterError(f"{self.place} is no record of an iteration: {error}.") from None
+            raise OneIterError(
+                _("{place} is no record of an iteration: {error}.").format(
+                    place=self.place, error=error
+                )
+            ) from None
         if self._archive.problem:
             raise OneIterError(
-                f"{self.place} cannot be compared with: {self._archive.problem}.",
-                "record it once more: deeplink one-iter record --to DIR train.py …",
+                _("{place} cannot be compared with: {problem}.").format(
+                    place=self.place, problem=self._archive.problem
+                ),
+                _("record it once more: deeplink one-iter record --to DIR train.py …"),
             )
         headers = (self._archive.header(call) for call in self._archive if call != ABOUT)
         self.entries = {header["id"]: _entry(header) for header in headers}

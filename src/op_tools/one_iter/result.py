@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from deeplink.i18n import _
 from deeplink.judge import Verdict
 from op_tools.compare.host_verdicts import Item
 from op_tools.one_iter.record_store import Entry
@@ -41,7 +42,11 @@ class Finding:
         path = self.entry.path
         if self.entry.kind == "operator":
             path = path.rsplit(".", 1)[-1] + "()"
-        return path if not self.entry.number else f"{path} (call {self.entry.number + 1})"
+        return (
+            path
+            if not self.entry.number
+            else _("{path} (call {number})").format(path=path, number=self.entry.number + 1)
+        )
 
     def wrong(self, direction: Direction) -> Item | None:
         """The worst error in one direction."""

@@ -18,6 +18,7 @@ from torch.optim.optimizer import (
 
 from deeplink import settings
 from deeplink.errors import SettingError
+from deeplink.i18n import _
 from op_tools.core import dispatch, engine, lifecycle, step_counter, tool_errors
 from op_tools.core.call import Call
 from op_tools.one_iter import console
@@ -48,7 +49,9 @@ class OneIteration:
             "record" if folder is not None else settings.OP_ONE_ITER_MODE.get()
         )  # type: ignore[assignment]
         if self.mode not in ("record", "compare"):
-            raise SettingError(f"OneIteration(mode={mode!r}): allowed are record and compare.")
+            raise SettingError(
+                _("OneIteration(mode={mode!r}): allowed are record and compare.").format(mode=mode)
+            )
         self.step = step if step is not None else settings.OP_ONE_ITER_STEP.get()
         self.bytes = 0  # of the written record
         self._tools: list[Any] = []
@@ -197,9 +200,11 @@ class OneIteration:
         self._unwatch()
         if not reached:
             self._problem = OneIterError(
-                f"the program ended after {self._done()} steps, before the iteration "
-                f"{self.step} (they count from 0), or without calling a module in it.",
-                "choose an earlier one with --step, or let the program train longer.",
+                _(
+                    "the program ended after {done} steps, before the iteration {step} (they count "
+                    "from 0), or without calling a module in it."
+                ).format(done=self._done(), step=self.step),
+                _("choose an earlier one with --step, or let the program train longer."),
             )
         self._close(whole=reached)
         if self._problem is None and self._book is not None:
@@ -222,9 +227,10 @@ class OneIteration:
         lost = [entry for key, entry in book.entries.items() if key not in found]
         if lost:
             self._problem = OneIterError(
-                f"{len(lost)} calls of the record were not made here, first {lost[0].kind} "
-                f"{lost[0].path} ({lost[0].name}).",
-                "record the same program, with the same options, anew.",
+                _(
+                    "{count} calls of the record were not made here, first {kind} {path} ({name})."
+                ).format(count=len(lost), kind=lost[0].kind, path=lost[0].path, name=lost[0].name),
+                _("record the same program, with the same options, anew."),
             )
 
     def _unwatch(self) -> None:

@@ -10,6 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from deeplink.i18n import _
 from deeplink.judge import Verdict, judge
 from deeplink.judge.formats import FORMATS
 from deeplink.precision import EXACT, Precision
@@ -70,7 +71,7 @@ def _verdict(
     reference = side.reference
     if reference is None:
         if recorded is None:
-            return Verdict(True, "not compared", "neither recorded nor computed on the host")
+            return Verdict(True, "not compared", _("neither recorded nor computed on the host"))
         return judge(mine, recorded, standard="torch")
     theirs = reference[place]
     if theirs is None:

@@ -11,6 +11,7 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from op_tools.capture.encoding import Recorded
 from op_tools.core import op_names
 
@@ -35,24 +36,28 @@ def function_of(recorded: Recorded, device: torch.device, trust: Sequence[str] =
     """Resolve the function of a captured call. ReplayError unless it is an operator."""
     name = recorded.name
     if recorded.header.get("level") == "module":
-        raise ReplayError(f"{name} is a module: its code is not in the capture.")
+        raise ReplayError(
+            _("{name} is a module: its code is not in the capture.").format(name=name)
+        )
     word = op_names.last(name)
     if word in op_names.UPLOADS:
         return lambda tensor, *args, **kwargs: tensor.to(device)
     trusted = name.split(".")[0] in trust
     if not (trusted or name.startswith(("torch.", "aten.")) or "." in name):
-        raise ReplayError(f"{name!r} is no function of torch's.")
+        raise ReplayError(_("{name!r} is no function of torch's.").format(name=name))
     if not trusted and name.split(".")[0] not in ("torch", "aten"):
         raise ReplayError(
-            f"{name} is not torch's, and a capture may name anything.",
-            f"--trust {name.split('.')[0]} allows the functions of this package.",
+            _("{name} is not torch's, and a capture may name anything.").format(name=name),
+            _("--trust {package} allows the functions of this package.").format(
+                package=name.split(".")[0]
+            ),
         )
     try:
         func = op_names.resolve(name)
     except LookupError as error:
         raise ReplayError(str(error)) from None
     if not (trusted or _is_operator(name, func)):
-        raise ReplayError(f"{name} is no operator.")
+        raise ReplayError(_("{name} is no operator.").format(name=name))
     return func
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from deeplink import vendor
+from deeplink.i18n import _
 from deeplink.vendor import Vendor
 from op_tools.capture import encoding, folder_store
 from op_tools.capture.encoding import Device, Drawing, Opaque, Recorded
@@ -58,7 +59,7 @@ def load_cases(path: str | Path) -> list[Case]:
     """Find every captured call under a path: a folder of calls, an archive, or a folder of both."""
     root = Path(path)
     if not root.exists():
-        raise ReplayError(f"there is nothing at {root}.")
+        raise ReplayError(_("there is nothing at {root}.").format(root=root))
     cases = list(_archived(root)) if root.is_file() else []
     if root.is_dir():
         cases = [Case(str(folder)) for folder in folder_store.find(root)]
@@ -66,8 +67,10 @@ def load_cases(path: str | Path) -> list[Case]:
             cases += _archived(file)
     if not cases:
         raise ReplayError(
-            f"no captured call at {root}: neither a folder with input.pth nor a *{SUFFIX} file.",
-            "give the folder that OpCapture wrote to, op_tools_results unless it was set.",
+            _(
+                "no captured call at {root}: neither a folder with input.pth nor a *{suffix} file."
+            ).format(root=root, suffix=SUFFIX),
+            _("give the folder that OpCapture wrote to, op_tools_results unless it was set."),
         )
     return cases
 
@@ -192,7 +195,9 @@ class Prepared:
         if isinstance(value, Drawing):
             return self._generator(value)
         if isinstance(value, Opaque):
-            raise ReplayError(f"an argument was not captured, only its text: {value}")
+            raise ReplayError(
+                _("an argument was not captured, only its text: {value}").format(value=value)
+            )
         return value
 
     def _place(self, named: torch.device | str | int) -> Any:
@@ -307,8 +312,10 @@ def target_device(wanted: str) -> torch.device:
         return torch.device(name)
     allowed = sorted({"cpu", "cuda", *(row.device for row in _available())})
     raise ReplayError(
-        f"device {wanted!r} cannot be used: {problem}; allowed: {', '.join(allowed)}.",
-        "`deeplink doctor` shows the devices of this machine.",
+        _("device {wanted!r} cannot be used: {problem}; allowed: {names}.").format(
+            wanted=wanted, problem=problem, names=", ".join(allowed)
+        ),
+        _("`deeplink doctor` shows the devices of this machine."),
     )
 
 
@@ -330,10 +337,10 @@ def _problem(name: str) -> str:
     if name == "cpu":
         return ""
     if encoding.device_type(name) == "meta":
-        return "tensors of 'meta' have no values"
+        return _("tensors of 'meta' have no values")
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError, LookupError, ImportError) as error:
         text = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
-        return "torch has no device of this name" if "device string" in text else text
+        return _("torch has no device of this name") if "device string" in text else text
     return ""

@@ -17,6 +17,7 @@ import torch
 
 from deeplink.compare import Difference, worst
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from op_tools.core import output_paths, terminal
 from op_tools.replay import Prepared, Replayed, default_device
 from op_tools.timing import console
@@ -156,7 +157,11 @@ def summary(outcomes: Sequence[Outcome]) -> None:
     counts = {status: sum(o.status == status for o in outcomes) for status in ORDER}
     text = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     exact = sum(o.bitwise for o in outcomes)
-    terminal.say(f"run_op_from_data: {len(outcomes)} cases: {text}; {exact} bit by bit")
+    terminal.say(
+        _("run_op_from_data: {count} cases: {text}; {exact} bit by bit").format(
+            count=len(outcomes), text=text, exact=exact
+        )
+    )
 
 
 def worst_first(outcomes: Sequence[Outcome]) -> list[Outcome]:

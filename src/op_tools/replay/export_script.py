@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deeplink.i18n import _
 from op_tools.capture.encoding import Device, Drawing, Opaque, Recorded, device_type
 from op_tools.core import op_names
 from op_tools.core.call import tensors
@@ -255,7 +256,7 @@ def _code(value: Any, inputs: list[Tensor]) -> str:
     if isinstance(value, slice):
         return f"slice({walk(value.start)}, {walk(value.stop)}, {walk(value.step)})"
     if isinstance(value, (Opaque, Drawing)):
-        raise ReplayError(f"an argument is not exported: {value!r:.80}")
+        raise ReplayError(_("an argument is not exported: {value!r:.80}").format(value=value))
     if isinstance(value, dict):
         return "{" + ", ".join(f"{walk(k)}: {walk(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
@@ -271,7 +272,9 @@ def _code(value: Any, inputs: list[Tensor]) -> str:
 
 def _tensor(value: Tensor, inputs: list[Tensor]) -> str:
     if value.layout != torch.strided or value.is_nested:
-        raise ReplayError(f"a tensor of layout {value.layout} is not exported.")
+        raise ReplayError(
+            _("a tensor of layout {layout} is not exported.").format(layout=value.layout)
+        )
     if not any(known is value for known in inputs):
         inputs.append(value)
     return f"inputs[{_place(value, inputs)}]"

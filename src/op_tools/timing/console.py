@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from deeplink.console import console
+from deeplink.i18n import _
 from op_tools.core import output_paths, terminal, tool_errors
 from op_tools.timing.aggregate import VIEWS, Group, Line, Times, View, summed
 
@@ -17,10 +18,16 @@ TIMES = ("name", "forward_id", "forward_elasped", "backward_elasped", "unit")
 COLUMNS = (*TIMES, "input", "output", "grad_inputs", "grad_outputs")
 _SHOWN: dict[View, int] = {"op": 15, "shape": 6, "module": 6, "line": 6}
 _TITLES: dict[View, str] = {
-    "op": "Operators, the slowest first",
-    "shape": "By the shapes of their arguments",
-    "module": "By module",
-    "line": "By line of the program",
+    "op": _("Operators, the slowest first"),
+    "shape": _("By the shapes of their arguments"),
+    "module": _("By module"),
+    "line": _("By line of the program"),
+}
+_COLUMNS: dict[View, str] = {
+    "op": _("op"),
+    "shape": _("shape"),
+    "module": _("module"),
+    "line": _("line"),
 }
 
 
@@ -98,17 +105,21 @@ def show(groups: Sequence[Group], nested: bool) -> None:
 
 # The heading, the rank and the cell of each column: a narrow terminal shows the lowest ranks only.
 _CELLS: tuple[tuple[str, int, Callable[[Line], str]], ...] = (
-    ("calls", 1, lambda line: str(line.calls)),
-    ("total ms", 0, lambda line: f"{line.total:.3f}"),
-    ("share", 0, lambda line: f"{line.share:.1%}"),
-    ("fwd mean", 5, lambda line: _ms(line.forward.mean)),
+    (_("calls"), 1, lambda line: str(line.calls)),
+    (_("total ms"), 0, lambda line: f"{line.total:.3f}"),
+    (_("share"), 0, lambda line: f"{line.share:.1%}"),
+    (_("fwd mean"), 5, lambda line: _ms(line.forward.mean)),
     ("fwd p50", 1, lambda line: _ms(line.forward.percentile(0.5))),
     ("fwd p95", 2, lambda line: _ms(line.forward.percentile(0.95))),
-    ("bwd mean", 5, lambda line: _ms(line.backward.mean)),
+    (_("bwd mean"), 5, lambda line: _ms(line.backward.mean)),
     ("bwd p50", 1, lambda line: _ms(line.backward.percentile(0.5))),
     ("bwd p95", 2, lambda line: _ms(line.backward.percentile(0.95))),
-    ("first", 4, lambda line: _ms((line.forward if line.forward.count else line.backward).first)),
-    ("least", 4, lambda line: _ms((line.forward if line.forward.count else line.backward).warm)),
+    (
+        _("first"),
+        4,
+        lambda line: _ms((line.forward if line.forward.count else line.backward).first),
+    ),
+    (_("least"), 4, lambda line: _ms((line.forward if line.forward.count else line.backward).warm)),
     ("GFLOP/s", 3, lambda line: f"{line.gflops:.1f}" if line.gflops else ""),
     ("GB/s", 3, lambda line: f"{line.gbytes:.1f}" if line.gbytes else ""),
 )
@@ -120,14 +131,18 @@ def _ms(value: float) -> str:
 
 def _show_lines(title: str, lines: Sequence[Line], limit: int, by: View) -> None:
     chosen = [cell for cell in _CELLS if cell[1] <= (console().width - 60) // 16]
-    rows = [(line.name, *(show(line) for _, _, show in chosen)) for line in lines[:limit]]
+    rows = [(line.name, *(show(line) for _name, _rank, show in chosen)) for line in lines[:limit]]
     if len(lines) > limit:
         rest = Line("rest", share=sum(line.share for line in lines[limit:]))
         rest.forward.total = sum(line.total for line in lines[limit:])
-        cells = [show(rest) if name in ("total ms", "share") else "" for name, _, show in chosen]
-        rows.append((f"({len(lines) - limit} more)", *cells))
-    columns = (by, *(name for name, _, _ in chosen))
-    terminal.show_table(f"{title} (ms of the device)", columns, rows, numbers=True)
+        cells = [
+            show(rest) if name in ("total ms", "share") else "" for name, _rank, show in chosen
+        ]
+        rows.append((_("({count} more)").format(count=len(lines) - limit), *cells))
+    columns = (_COLUMNS[by], *(name for name, _rank, _show in chosen))
+    terminal.show_table(
+        _("{title} (ms of the device)").format(title=title), columns, rows, numbers=True
+    )
 
 
 def _show_collectives(groups: Sequence[Group]) -> None:
@@ -139,7 +154,7 @@ def _show_collectives(groups: Sequence[Group]) -> None:
         speed = what.bytes * times.count / times.total / 1e6 if times.total else 0.0
         rows.append(
             (
-                what.kind + (" (async, until done)" if what.asynchronous else ""),
+                what.kind + (_(" (async, until done)") if what.asynchronous else ""),
                 group.kind.site.short if group.kind.site else "",
                 *(str(times.count), str(what.size), str(what.bytes)),
                 *(f"{times.percentile(0.5):.4f}", f"{times.total:.3f}"),
@@ -147,9 +162,9 @@ def _show_collectives(groups: Sequence[Group]) -> None:
             )
         )
     if rows:
-        columns = "collective line calls ranks bytes p50".split()
-        columns += ["total ms", "alg GB/s", "bus GB/s"]
-        terminal.show_table("Collectives", columns, rows, numbers=True)
+        columns = [_("collective"), _("line"), _("calls"), _("ranks"), _("bytes"), "p50"]
+        columns += [_("total ms"), "alg GB/s", "bus GB/s"]
+        terminal.show_table(_("Collectives"), columns, rows, numbers=True)
 
 
 def grid(name: str, identity: int, what: str, ms: float) -> str:

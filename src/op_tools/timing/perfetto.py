@@ -20,6 +20,7 @@ from torch.nn.modules.module import (
 
 from deeplink import settings
 from deeplink.errors import SettingError
+from deeplink.i18n import _
 from op_tools.core import module_stack, tool_errors
 from op_tools.timing.clock import Clock, HostClock, Mark
 
@@ -52,8 +53,10 @@ class Trace:
                 self.path.unlink()
         except OSError as error:
             raise SettingError(
-                f"the trace {path} cannot be written: {error.strerror or error}.",
-                "name a file in a folder that you may write (OP_TIME_MEASURE_TRACE).",
+                _("the trace {path} cannot be written: {strerror}.").format(
+                    path=path, strerror=error.strerror or error
+                ),
+                _("name a file in a folder that you may write (OP_TIME_MEASURE_TRACE)."),
             ) from None
         self._name("process_name", f"rank {settings.rank()} (pid {self._process})")
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from deeplink import settings
+from deeplink.i18n import _
 from op_tools.core import (
     collectives,
     dispatch,
@@ -234,7 +235,11 @@ class OpTimeMeasure(Observer):
                 terminal.show_file(run.table.path, len(console.TIMES))
             lines.append(f"op elasped info saved to {run.table.path}")
         if run.trace is not None:
-            lines.append(f"trace saved to {run.trace.close()}; open it at https://ui.perfetto.dev")
+            lines.append(
+                _("trace saved to {close}; open it at https://ui.perfetto.dev").format(
+                    close=run.trace.close()
+                )
+            )
         lines += [clock.note for clock in run.clocks.values() if clock.note]
         lines.append(_cost(run, started.applied))
         terminal.summary(self, started, lines if started.applied else lines[:-1])
@@ -321,10 +326,10 @@ def _cost(run: _Run, calls: int) -> str:
     spent = run.cost + (run.native.spent if run.native is not None else 0)
     ms, whole = spent / 1e6, (run.ended - run.begun) / 1e6
     each = spent / 1e3 / max(1, calls)
-    return (
-        f"tool cost: {ms:.1f} ms of {whole:.1f} ms, {each:.0f} us for each of {calls} calls "
-        "(the times above are without it)"
-    )
+    return _(
+        "tool cost: {ms:.1f} ms of {whole:.1f} ms, {each:.0f} us for each of {calls} "
+        "calls (the times above are without it)"
+    ).format(ms=ms, whole=whole, each=each, calls=calls)
 
 
 def _cells(row: Row) -> Sequence[object]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from deeplink import settings
+from deeplink.i18n import _
 from op_tools.core import op_names, terminal
 from op_tools.core.call import Call, device_of, tensors
 from op_tools.core.options import Options
@@ -96,10 +97,12 @@ class OpDtypeCast(OnCopies):
         terminal.say(terminal.grid(("name", "target", "action", "config"), rows))
 
     def finish(self, started: Started) -> None:
-        lines = self.summary("in another type")
+        lines = self.summary(_("in another type"))
         unused = [str(source) for source in self._casts() if not self._used[source]]
         if unused and started.applied:
-            lines.append(f"OpDtypeCast: no argument was of {', '.join(unused)}")
+            lines.append(
+                _("OpDtypeCast: no argument was of {names}").format(names=", ".join(unused))
+            )
         terminal.summary(self, started, lines)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deeplink.i18n import _
 from op_tools.core import op_names, terminal, tool_errors
 from op_tools.core.call import Call, device_of, tensors
 from op_tools.core.filters import signature
@@ -53,7 +54,11 @@ class OnCopies(Substitute):
     def summary(self, text: str) -> list[str]:
         """The counts of calls by operator; `text` describes what the tool did."""
         total = sum(self.hits.values())
-        lines = [f"{type(self).__name__}: {total} calls of {len(self.hits)} operators {text}"]
+        lines = [
+            _("{name}: {total} calls of {count} operators {text}").format(
+                name=type(self).__name__, total=total, count=len(self.hits), text=text
+            )
+        ]
         if self.hits:
             lines.append("  " + ", ".join(f"{n} x {name}" for name, n in self.hits.most_common(8)))
         return lines
@@ -146,7 +151,7 @@ class OpFallback(OnCopies):
         return done
 
     def finish(self, started: Started) -> None:
-        terminal.summary(self, started, self.summary("ran on the CPU"))
+        terminal.summary(self, started, self.summary(_("ran on the CPU")))
 
 
 def moves(call: Call) -> bool:
@@ -169,7 +174,7 @@ def dense(call: Call) -> bool:
     """Whether all tensors are dense; a call with other tensors runs on the device."""
     for tensor in tensors(call.args, call.kwargs):
         if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
-            return tool_errors.refuse("sparse, nested or quantized tensors")
+            return tool_errors.refuse(_("sparse, nested or quantized tensors"))
     return True
 
 

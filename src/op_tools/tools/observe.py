@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from deeplink.i18n import _
 from op_tools.core import terminal
 from op_tools.core.call import Call
 from op_tools.core.tool import Observer, Started
@@ -24,4 +25,6 @@ class OpObserve(Observer):
         terminal.show_call(f"{call.name}  {call.id}", call, rows)
 
     def finish(self, started: Started) -> None:
-        terminal.summary(self, started, [f"OpObserve: {started.applied} calls shown"])
+        terminal.summary(
+            self, started, [_("OpObserve: {applied} calls shown").format(applied=started.applied)]
+        )

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
+from deeplink.i18n import _
 from deeplink.run.loss_log import Loss
 from op_tools.core import spelling
 from op_tools.diagnosis import result_files
@@ -110,13 +111,13 @@ class Bisection:
         return self.found
 
     def _search(self) -> None:
-        plain = self._once("as it is", Plan(level=self._asked.level), self._asked.suspects)
+        plain = self._once(_("as it is"), Plan(level=self._asked.level), self._asked.suspects)
         self._must_run(plain, "")
         doubtful = plain.ended and self._check is not None and self._check.by_losses
         if self._check is not None and not doubtful and self._passes(plain):
             self._nothing()
-        everything = self._once("everything", self._plan(everything=True))
-        self._must_run(everything, " with everything on the CPU", len(plain.losses))
+        everything = self._once(_("everything"), self._plan(everything=True))
+        self._must_run(everything, _(" with everything on the CPU"), len(plain.losses))
         self._places = plain.counts.could or everything.counts.could  # a crash leaves none
         by_name: Counter[str] = Counter()
         for where, count in self._places.items():
@@ -167,16 +168,16 @@ class Bisection:
         if exact(plain)[0]:
             return exact
         wide_plan = self._plan(everything=True, instead=WIDE_ON_CPU)
-        again = self._once("rounding", wide_plan)
-        self._must_run(again, " with everything on the CPU in float64", len(plain.losses))
+        again = self._once(_("rounding"), wide_plan)
+        self._must_run(again, _(" with everything on the CPU in float64"), len(plain.losses))
         allowed = tolerance_of(everything.losses, again.losses) or [0.0]
         made = LossCheck(reference, allowed, source)
         size = max(abs(loss.value) for loss in reference)
-        self.found["runs"][-1]["reason"] = (
-            f"measured rounding tolerance for the loss: {max(allowed):.3g}"
-        )
+        self.found["runs"][-1]["reason"] = _(
+            "measured rounding tolerance for the loss: {max:.3g}"
+        ).format(max=max(allowed))
         if max(allowed) > LOOSE * size and made(plain)[0]:
-            raise Ended("unclear", NOT_THE_SAME.format(max(allowed) / max(size, 1e-30)))
+            raise Ended("unclear", NOT_THE_SAME.format(share=max(allowed) / max(size, 1e-30)))
         return made
 
     def _passes(self, seen: Seen) -> bool:
@@ -187,14 +188,16 @@ class Bisection:
 
     def _nothing(self) -> NoReturn:
         """End the search: the unchanged program is correct, perhaps only under the tools."""
-        bare = self._once("as it is, without tools", None)
+        bare = self._once(_("as it is, without tools"), None)
         if not self._passes(bare):
             assert self._check is not None
             raise Ended(
                 "unclear",
-                ONLY_BARE.format(judged(self._check, bare, self._most)[1], self._asked.level),
+                ONLY_BARE.format(
+                    reason=judged(self._check, bare, self._most)[1], level=self._asked.level
+                ),
             )
-        raise Ended("nothing", "Nothing to find: the program is correct as it is.")
+        raise Ended("nothing", _("Nothing to find: the program is correct as it is."))
 
     def _by_bits(self, plain: Seen) -> list[str]:
         """Search by the bits of the loss, where the loss of the unchanged program is correct:
@@ -209,7 +212,7 @@ class Bisection:
         self._check = exact
         if not self._try("search", frozenset(suspects), None):
             names = ", ".join(suspects)
-            raise Ended("nothing", WITHIN.format(names))
+            raise Ended("nothing", WITHIN.format(names=names))
         self.found["check"] = {**exact.described(), "within rounding": True}
         return self._guilty_ops()
 
@@ -235,7 +238,9 @@ class Bisection:
             return cast("list[str]", search.run(few))
         except Exhausted as error:
             smallest = ", ".join(map(str, error.smallest[:20]))
-            raise Ended("unclear", TOO_MANY.format(self._asked.at_most, smallest)) from None
+            raise Ended(
+                "unclear", TOO_MANY.format(count=self._asked.at_most, names=smallest)
+            ) from None
 
     def _narrow(self, ops: list[str]) -> None:
         """The needed places among those of the operators, if few runs suffice to find them."""
@@ -276,9 +281,15 @@ class Bisection:
         number = len(self.found["runs"]) + 1
         ops = [] if plan is None else list(plan.ops)
         candidates = len(self.found["candidates"])
-        what = f"testing {len(ops)} of {candidates} operators" if ops else purpose
+        what = (
+            _("testing {count} of {candidates} operators").format(
+                count=len(ops), candidates=candidates
+            )
+            if ops
+            else purpose
+        )
         total = f"/{number + self._left}+" if self._left > 1 else ""
-        self._tell(f"run {number}{total}: {what}")
+        self._tell(_("run {number}{total}: {what}").format(number=number, total=total, what=what))
         seen = self._runner(plan, number, suspects, self._until(purpose))
         self._most = max(self._most, len(seen.losses))
         chosen = [] if plan is None else [_place(w, 0) for w in plan.places or ()]
@@ -312,7 +323,11 @@ class Bisection:
         """Record the verdict of the check on a run."""
         for made, run in self._made:
             if made is seen:
-                self._tell(f"run {run['number']} {outcome}: {reason}")
+                self._tell(
+                    _("run {number} {outcome}: {reason}").format(
+                        number=run["number"], outcome=outcome, reason=reason
+                    )
+                )
                 if run["outcome"] != "timeout":
                     run["outcome"], run["reason"] = cast("Any", outcome), reason
         self._save()
@@ -324,7 +339,12 @@ class Bisection:
             return
         by_losses = asked is None or asked.by_losses
         if (seen.problem and not by_losses) or (seen.ended and len(seen.losses) < max(1, losses)):
-            raise Ended("broken", f"The program does not run{when}: {seen.ended}.{seen.last_lines}")
+            raise Ended(
+                "broken",
+                _("The program does not run{when}: {ended}.{last_lines}").format(
+                    when=when, ended=seen.ended, last_lines=seen.last_lines
+                ),
+            )
 
     def _set_left(self, count: int) -> None:
         self._left = count
@@ -339,18 +359,26 @@ class Bisection:
         return [] if spelling.level_of("FALLBACK", ops) == level else ["--level", level]
 
     def _told(self, ops: list[str]) -> str:
-        names = " and ".join(ops) if len(ops) < 3 else ", ".join(ops)
-        these = "this operator" if len(ops) == 1 else f"these {len(ops)} operators"
-        if self._asked.instead == "cpu":
-            move = f"Moving only {these} to the CPU"
-        else:
-            move = f"Computing only {these} in {self._asked.instead}"
-        asked = self._asked.check
-        effect = "fixes the loss" if asked is None else "makes the check pass"
-        tested = (
-            f"{len(self.found['candidates'])} operators tested in {len(self.found['runs'])} runs"
+        names = _(" and ").join(ops) if len(ops) < 3 else ", ".join(ops)
+        these = (
+            _("this operator")
+            if len(ops) == 1
+            else _("these {count} operators").format(count=len(ops))
         )
-        return f"Cause: {names}. {move} {effect} ({tested})."
+        if self._asked.instead == "cpu":
+            move = _("Moving only {these} to the CPU").format(these=these)
+        else:
+            move = _("Computing only {these} in {instead}").format(
+                these=these, instead=self._asked.instead
+            )
+        asked = self._asked.check
+        effect = _("fixes the loss") if asked is None else _("makes the check pass")
+        tested = _("{count} operators tested in {runs} runs").format(
+            count=len(self.found["candidates"]), runs=len(self.found["runs"])
+        )
+        return _("Cause: {names}. {move} {effect} ({tested}).").format(
+            names=names, move=move, effect=effect, tested=tested
+        )
 
 
 def _place(where: Where, calls: int) -> Place:
@@ -358,36 +386,42 @@ def _place(where: Where, calls: int) -> Place:
 
 
 def _is_the_programs(reason: str) -> str:
-    return (
-        f"The program also fails with all operators on the CPU ({reason}): the cause is not an "
-        "operator of the device, but the program, its data, or code that calls no operator."
-    )
+    return _(
+        "The program also fails with all operators on the CPU ({reason}): the cause is "
+        "not an operator of the device, but the program, its data, or code that calls no "
+        "operator."
+    ).format(reason=reason)
 
 
-NO_LOSS = (
-    "No loss was found in what the program printed. Pass --loss-pattern REGEX with a group for the "
-    "number, call deeplink.observe_loss(loss) in the program, or use another --check."
+NO_LOSS = _(
+    "No loss was found in what the program printed. Pass --loss-pattern REGEX with a "
+    "group for the number, call deeplink.observe_loss(loss) in the program, or use "
+    "another --check."
 )
-NO_TOOLS = (
-    "The tools saw no operator on a device. The command must be Python with this torch, and it "
-    "must use the device; `deeplink run train.py` shows whether it does."
+NO_TOOLS = _(
+    "The tools saw no operator on a device. The command must be Python with this "
+    "torch, and it must use the device; `deeplink run train.py` shows whether it "
+    "does."
 )
-NOT_THE_SAME = (
-    "Two correct runs of the program differ by {:.0%} of the loss, more than the fault does. Set "
-    "all seeds (torch.manual_seed), run fewer steps, or pass --tolerance."
+NOT_THE_SAME = _(
+    "Two correct runs of the program differ by {share:.0%} of the loss, more than the "
+    "fault does. Set all seeds (torch.manual_seed), run fewer steps, or pass "
+    "--tolerance."
 )
-ONLY_BARE = (
-    "The program fails only without the tools ({}): with them torch uses other kernels at the "
-    "level {}. Try --level api."
+ONLY_BARE = _(
+    "The program fails only without the tools ({reason}): with them torch uses other "
+    "kernels at the level {level}. Try --level api."
 )
-WITHIN = (
-    "Nothing to find by the loss: it is correct within rounding. A comparison of single calls "
-    "reports {}; `deeplink run --autocompare train.py` shows by how much."
+WITHIN = _(
+    "Nothing to find by the loss: it is correct within rounding. A comparison of "
+    "single calls reports {names}; `deeplink run --autocompare train.py` shows by how "
+    "much."
 )
-BY_CHANCE = (
-    "The failure did not repeat, with every operator on the device: it is intermittent. Run more "
-    "steps, or use `deeplink determinism`."
+BY_CHANCE = _(
+    "The failure did not repeat, with every operator on the device: it is "
+    "intermittent. Run more steps, or use `deeplink determinism`."
 )
-TOO_MANY = (
-    "The search did not end within {} runs; the smallest set that passes: {}. Raise --max-runs."
+TOO_MANY = _(
+    "The search did not end within {count} runs; the smallest set that passes: {names}. Raise "
+    "--max-runs."
 )

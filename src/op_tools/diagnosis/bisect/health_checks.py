@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from deeplink.run.loss_log import Loss, printed
 
 ROUNDING = 8.0  # of the difference by rounding is allowed
@@ -83,22 +84,30 @@ class LossCheck:
 
     def __call__(self, seen: Seen) -> tuple[bool, str]:
         if not seen.losses:
-            return False, "no loss was seen"
+            return False, _("no loss was seen")
         wrong = self.wrong(seen.losses)
         if wrong:
             return False, wrong
         if len(seen.losses) < len(self.reference):
-            return False, f"{len(seen.losses)} losses of {len(self.reference)}"
+            return False, _("{count} losses of {count2}").format(
+                count=len(seen.losses), count2=len(self.reference)
+            )
         last = seen.losses[-1].value
-        return True, f"all {len(self.reference)} losses are right, the last {last:.9g}"
+        return True, _("all {count} losses are right, the last {last:.9g}").format(
+            count=len(self.reference), last=last
+        )
 
     def wrong(self, losses: Sequence[Loss]) -> str:
         """The first incorrect loss."""
         for at, (one, right) in enumerate(zip(losses, self.reference, strict=False)):
             allowed = self.tolerance[min(at, len(self.tolerance) - 1)]
             if not _near(one.value, right.value, allowed):
-                bound = f"within {allowed:.3g}" if allowed else "exactly"
-                return f"loss {at} is {one.value:.9g}, not {right.value:.9g} ({bound})"
+                bound = (
+                    _("within {allowed:.3g}").format(allowed=allowed) if allowed else _("exactly")
+                )
+                return _("loss {at} is {value:.9g}, not {value2:.9g} ({bound})").format(
+                    at=at, value=one.value, value2=right.value, bound=bound
+                )
         return ""
 
     def described(self) -> dict[str, Any]:
@@ -125,8 +134,12 @@ def judged(check: Check, seen: Seen, most: int) -> tuple[bool, str]:
     if not check.by_losses:
         return (False, seen.problem) if seen.problem and check.kind != "exit" else (passed, reason)
     if seen.ended and len(seen.losses) < most:
-        return False, f"{len(seen.losses)} losses of {most}, then {seen.ended}"
-    return passed, f"{reason}; then {seen.ended}" if seen.ended else reason
+        return False, _("{count} losses of {most}, then {ended}").format(
+            count=len(seen.losses), most=most, ended=seen.ended
+        )
+    return passed, _("{reason}; then {ended}").format(
+        reason=reason, ended=seen.ended
+    ) if seen.ended else reason
 
 
 def is_decided(check: Check, losses: Sequence[Loss], most: int) -> bool:
@@ -155,14 +168,14 @@ class NanCheck:
 
     def __call__(self, seen: Seen) -> tuple[bool, str]:
         if not seen.losses:
-            return False, "no loss was seen"
+            return False, _("no loss was seen")
         wrong = self.wrong(seen.losses)
-        return not wrong, wrong or f"all {len(seen.losses)} losses are finite"
+        return not wrong, wrong or _("all {count} losses are finite").format(count=len(seen.losses))
 
     def wrong(self, losses: Sequence[Loss]) -> str:
         """The first loss that is not finite."""
         bad = ((at, loss.value) for at, loss in enumerate(losses) if not math.isfinite(loss.value))
-        return next((f"loss {at} is {value}" for at, value in bad), "")
+        return next((_("loss {at} is {value}").format(at=at, value=value) for at, value in bad), "")
 
     def described(self) -> dict[str, Any]:
         return {"kind": "nan"}
@@ -176,7 +189,7 @@ class ExitCheck:
     by_losses: bool = field(default=False, init=False)
 
     def __call__(self, seen: Seen) -> tuple[bool, str]:
-        return seen.exit == 0, f"status {seen.exit}"
+        return seen.exit == 0, _("status {exit}").format(exit=seen.exit)
 
     def wrong(self, losses: Sequence[Loss]) -> str:
         """Not decided before the end of the run."""
@@ -202,20 +215,24 @@ class ExpressionCheck:
             tree = ast.parse(self.expression, mode="eval")
         except SyntaxError as error:
             raise CheckError(
-                f"--check {self.expression!r} is no Python expression: {error.msg}.",
-                "write one of loss, nan, exit, script:FILE, or as 'loss < 0.5'.",
+                _("--check {expression!r} is no Python expression: {msg}.").format(
+                    expression=self.expression, msg=error.msg
+                ),
+                _("write one of loss, nan, exit, script:FILE, or as 'loss < 0.5'."),
             ) from None
         found = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
         own = {node.id for node in found if isinstance(node.ctx, ast.Store)}  # of `for x in losses`
         unknown = {node.id for node in found} - own - {*NAMES, *dir(builtins)}
         if unknown:
-            text = f"--check {self.expression!r}: there is no {', '.join(sorted(unknown))}."
+            text = _("--check {expression!r}: there is no {names}.").format(
+                expression=self.expression, names=", ".join(sorted(unknown))
+            )
             raise CheckError(text, KNOWN)
 
     def __call__(self, seen: Seen) -> tuple[bool, str]:
         losses = seen.values
         if not losses and "loss" in self.expression:
-            return False, "no loss was seen"
+            return False, _("no loss was seen")
         names = {
             "losses": losses,
             "loss": losses[-1] if losses else math.nan,
@@ -225,9 +242,11 @@ class ExpressionCheck:
         try:
             value = bool(eval(self.expression, names))  # an expression of the user
         except Exception as error:  # any error of the expression is reported
-            text = f"--check {self.expression!r}: {type(error).__name__}: {error}."
+            text = _("--check {expression!r}: {name}: {error}.").format(
+                expression=self.expression, name=type(error).__name__, error=error
+            )
             raise CheckError(text, KNOWN) from None
-        return value, f"{self.expression} is {value}"
+        return value, _("{expression} is {value}").format(expression=self.expression, value=value)
 
     def wrong(self, losses: Sequence[Loss]) -> str:
         """Not decided before the end of the run."""
@@ -247,9 +266,11 @@ class ScriptCheck:
 
     def __post_init__(self) -> None:
         if not os.access(self.script, os.X_OK):  # reported before the first run
-            there = "is not executable" if Path(self.script).exists() else "is not there"
-            text = f"--check script:{self.script}: the file {there}."
-            raise CheckError(text, "it needs a #! line, and chmod +x.")
+            there = _("is not executable") if Path(self.script).exists() else _("is not there")
+            text = _("--check script:{script}: the file {there}.").format(
+                script=self.script, there=there
+            )
+            raise CheckError(text, _("it needs a #! line, and chmod +x."))
 
     def __call__(self, seen: Seen) -> tuple[bool, str]:
         assert seen.log is not None  # of a command there is one
@@ -260,10 +281,12 @@ class ScriptCheck:
             status = subprocess.run(line, check=False, capture_output=True).returncode
         except OSError as error:
             raise CheckError(
-                f"--check script:{self.script} cannot be run: {error.strerror or error}.",
-                "is it executable, with a #! line?",
+                _("--check script:{script} cannot be run: {strerror}.").format(
+                    script=self.script, strerror=error.strerror or error
+                ),
+                _("is it executable, with a #! line?"),
             ) from None
-        return status == 0, f"{self.script} says {status}"
+        return status == 0, _("{script} says {status}").format(script=self.script, status=status)
 
     def wrong(self, losses: Sequence[Loss]) -> str:
         """Not decided before the end of the run."""
@@ -294,7 +317,11 @@ def read_reference(path: Path, pattern: str) -> list[Loss]:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise CheckError(f"{path} cannot be read: {error.strerror or error}.") from None
+        raise CheckError(
+            _("{path} cannot be read: {strerror}.").format(
+                path=path, strerror=error.strerror or error
+            )
+        ) from None
     try:
         rows = json.loads(text)
         found = [Loss(float(row)) for row in rows] if isinstance(rows, list) else []
@@ -308,5 +335,8 @@ def read_reference(path: Path, pattern: str) -> list[Loss]:
                 continue
     found = found or printed(text, pattern)
     if not found:
-        raise CheckError(f"no loss in {path}.", "write a JSON list, or say --loss-pattern.")
+        raise CheckError(
+            _("no loss in {path}.").format(path=path),
+            _("write a JSON list, or say --loss-pattern."),
+        )
     return found

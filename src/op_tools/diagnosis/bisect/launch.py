@@ -10,6 +10,7 @@ from pathlib import Path
 
 from deeplink import settings
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from deeplink.process import children
 from deeplink.run import program as programs
 
@@ -32,7 +33,11 @@ def run(command: Sequence[str], values: Mapping[str, str]) -> int:
     try:
         return children.run(command)
     except OSError as error:
-        raise DeeplinkError(f"{command[0]!r} cannot be started: {error.strerror}.") from None
+        raise DeeplinkError(
+            _("{command!r} cannot be started: {strerror}.").format(
+                command=command[0], strerror=error.strerror
+            )
+        ) from None
 
 
 def folder(given: Path | None, name: str) -> Path:
@@ -42,8 +47,10 @@ def folder(given: Path | None, name: str) -> Path:
             given.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DeeplinkError(
-                f"{given} cannot be written: {error.strerror or error}.",
-                "name a folder with -o DIR that you may write, on a disk with free space.",
+                _("{given} cannot be written: {strerror}.").format(
+                    given=given, strerror=error.strerror or error
+                ),
+                _("name a folder with -o DIR that you may write, on a disk with free space."),
             ) from None
         return given.resolve()
     number = 1

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from deeplink import settings
+from deeplink.i18n import _
 from deeplink.process import children
 from deeplink.process.fork_server import Run, Warm
 from deeplink.run.loss_log import PATTERN, Loss, observed, printed
@@ -129,7 +130,9 @@ class Command:
         try:
             child = self._started(out, environment)
         except OSError as error:
-            return 127, f"it cannot be started: {error.strerror or error}"
+            return 127, _("it cannot be started: {strerror}").format(
+                strerror=error.strerror or error
+            )
         begun, pause = time.monotonic(), LOOK
         try:
             while True:
@@ -140,7 +143,9 @@ class Command:
                 except subprocess.TimeoutExpired:
                     if left <= pause:
                         _end(child)
-                        return 124, f"it was stopped after {self.timeout:.0f} s"
+                        return 124, _("it was stopped after {timeout:.0f} s").format(
+                            timeout=self.timeout
+                        )
                 looked = time.monotonic()
                 if until is not None and until.told(self._losses(*files, whole=False)):
                     _end(child)
@@ -150,7 +155,7 @@ class Command:
             _end(child)
             raise
         if exit < 0:
-            return exit, f"it was ended by {signal.Signals(-exit).name}"
+            return exit, _("it was ended by {name}").format(name=signal.Signals(-exit).name)
         return exit, ""
 
     def _started(self, out: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes] | Run:

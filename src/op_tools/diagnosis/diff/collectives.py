@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deeplink.i18n import _
 from op_tools.core import op_names
 from op_tools.core.collectives import kind_of
 from op_tools.diagnosis.diff.recordings import Entry, Recording, Value
@@ -29,9 +30,9 @@ LATER = 200  # calls after a collective that are searched for its result
 BEHIND = 2.0  # seconds: the times of calls have no fractions
 _REDUCTION = re.compile(r"\b(SUM|AVG|MAX|MIN|PRODUCT)\b")
 Group = tuple[int, ...]
-NOT_READ = (
-    "its result is not in the record: the call did not wait, and no kernel that was recorded has "
-    "read it; record with --level api where the program waits in Python"
+NOT_READ = _(
+    "its result is not in the record: the call did not wait, and no kernel that was "
+    "recorded has read it; record with --level api where the program waits in Python"
 )
 OVERWRITING = frozenset("copy_ fill_ zero_".split())  # they do not read their argument
 CHECKED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
@@ -89,21 +90,27 @@ def _verdict(run: Recording, each: _Round) -> tuple[str, int | None, str]:
     group = each.first.group or (*run.ranks, *run.missing)
     absent = [rank for rank in run.ranks if rank in group and rank not in each.calls]
     if absent:
-        few = "they have made fewer, or it is another group's"
+        few = _("they have made fewer, or it is another group's")
         return (
             "not checked",
             absent[0],
-            f"rank {', '.join(map(str, absent))} has no such call: {few}",
+            _("rank {names} has no such call: {few}").format(
+                names=", ".join(map(str, absent)), few=few
+            ),
         )
     missing = [rank for rank in run.missing if rank in group]
     if missing:
-        return "not checked", None, f"rank {', '.join(map(str, missing))} is missing"
+        return (
+            "not checked",
+            None,
+            _("rank {names} is missing").format(names=", ".join(map(str, missing))),
+        )
     given = {rank: _given(each.kind, entry) for rank, (_, entry) in each.calls.items()}
     if any(value is None for value in given.values()):
-        return "not checked", None, "its tensors were not kept"
+        return "not checked", None, _("its tensors were not kept")
     inputs = [_flat(given[rank]) for rank in sorted(given)]
     if len({value.numel() for value in inputs}) > 1:
-        return "wrong", None, "the ranks gave tensors of different sizes"
+        return "wrong", None, _("the ranks gave tensors of different sizes")
     offs: dict[int, float] = {}
     for place, rank in enumerate(sorted(each.calls)):
         wanted = _wanted(each, inputs, place)
@@ -114,9 +121,11 @@ def _verdict(run: Recording, each: _Round) -> tuple[str, int | None, str]:
     bound = _bound(each.first, len(offs))
     bad = [rank for rank, off in offs.items() if not off <= bound]
     if not bad:
-        return "right", None, f"{each.kind} of {len(offs)} ranks"
+        return "right", None, _("{kind} of {count} ranks").format(kind=each.kind, count=len(offs))
     worst = max(bad, key=lambda rank: offs[rank])
-    text = f"rank {worst} got what is {offs[worst]:.3g} off what the ranks gave"
+    text = _("rank {worst} got what is {offs:.3g} off what the ranks gave").format(
+        worst=worst, offs=offs[worst]
+    )
     return "wrong", worst, text
 
 

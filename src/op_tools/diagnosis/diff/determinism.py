@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from deeplink.i18n import _, joined
 from op_tools.capture import SUFFIX
 from op_tools.core import op_names
 from op_tools.diagnosis import result_files
@@ -63,7 +64,9 @@ class Repetition:
 
     def run(self) -> Determinism:
         """Compare the runs; the result is in determinism.json, too."""
-        runs = [self._recorded(f"hashes of run {which}", HASHES) for which in "AB"]
+        runs = [
+            self._recorded(_("hashes of run {which}").format(which=which), HASHES) for which in "AB"
+        ]
         if all(runs):
             self._compare(cast("Recording", runs[0]), cast("Recording", runs[1]))
         self.found["seconds"] = round(time.monotonic() - self._begun, 3)
@@ -80,12 +83,18 @@ class Repetition:
         self.found["calls"], self.found["differing"] = calls, differing
         problems = [*a.problems, *b.problems]
         if first is None and problems:
-            text = f"{calls} calls of the two runs are the same, bit for bit, but not all was read"
-            self.found["verdict"] = f"{text}: {'; '.join(problems)}."
+            text = _(
+                "{calls} calls of the two runs are the same, bit for bit, but not all was read"
+            ).format(calls=calls)
+            self.found["verdict"] = _("{text}: {names}.").format(
+                text=text, names=joined("; ", problems)
+            )
             return
         if first is None:
             self.found["status"] = "same"
-            self.found["verdict"] = f"The two runs are the same, bit for bit: {calls} calls."
+            self.found["verdict"] = _(
+                "The two runs are the same, bit for bit: {calls} calls."
+            ).format(calls=calls)
             return
         self.found["status"] = "differs"
         self.found["first"] = _pair(first)
@@ -101,7 +110,7 @@ class Repetition:
         }
         entries = []
         for which in "AB":
-            kept = self._recorded(f"the call in run {which}", more)
+            kept = self._recorded(_("the call in run {which}").format(which=which), more)
             calls = kept.ranks.get(first.a.rank, []) if kept is not None else []
             if len(calls) > first.nth:
                 entries.append(calls[first.nth])
@@ -118,7 +127,7 @@ class Repetition:
 
     def _recorded(self, what: str, values: dict[str, str]) -> Recording | None:
         number = len(self.found["runs"]) + 1
-        self._tell(f"run {number} of at most 4: {what}")
+        self._tell(_("run {number} of at most 4: {what}").format(number=number, what=what))
         place = self._folder / f"run-{number:02}"
         common = {
             "OP_TOOLS_RUN": "capture",
@@ -128,13 +137,17 @@ class Repetition:
         seen = self._runner.start({**common, **values}, number)
         self.found["runs"].append(_run(number, what, seen))
         if seen.problem and seen.exit >= 0:  # after a signal, the records so far are complete
-            self.found["verdict"] = f"The program does not run: {seen.problem}.{seen.last_lines}"
+            self.found["verdict"] = _("The program does not run: {problem}.{last_lines}").format(
+                problem=seen.problem, last_lines=seen.last_lines
+            )
             return None
         try:
             return recordings.read(place / "recorded")
         except RecordingError as error:
-            status = seen.ended or "it called none"
-            text = f"No operator of a device was seen ({status}): {error.message}"
+            status = seen.ended or _("it called none")
+            text = _("No operator of a device was seen ({status}): {message}").format(
+                status=status, message=error.message
+            )
             self.found["verdict"] = text + (seen.last_lines if seen.ended else "")
             return None
 
@@ -201,7 +214,9 @@ def _pair(first: First) -> Pair:
         error_in=0.0 if first.from_same else None,
         error=None,
         status="diverges",
-        message="other bits from the same arguments" if first.from_same else "other arguments",
+        message=_("other bits from the same arguments")
+        if first.from_same
+        else _("other arguments"),
     )
 
 
@@ -233,18 +248,26 @@ def _run(number: int, what: str, seen: Seen) -> BisectRun:
 
 def _told(first: First, differing: int, calls: int, kept: bool) -> str:
     a = first.a
-    where = ", ".join(filter(None, (a.module, a.site, f"step {a.step}", a.direction)))
-    rank = f" of rank {a.rank}" if a.rank else ""
+    where = joined(
+        ", ", filter(None, (a.module, a.site, _("step {step}").format(step=a.step), a.direction))
+    )
+    rank = _(" of rank {rank}").format(rank=a.rank) if a.rank else ""
     if a.op != first.b.op:
-        text = f"The programs part at call {first.number}{rank}: {a.op} and {first.b.op} ({where})"
+        text = _("The programs part at call {number}{rank}: {op} and {op2} ({where})").format(
+            number=first.number, rank=rank, op=a.op, op2=first.b.op, where=where
+        )
     elif first.from_same:
-        random = " It draws random numbers: set the seed." if op_names.is_random(a.op) else ""
-        text = f"{a.op} is the first that gives other bits from the same arguments ({where}){rank}."
+        random = _(" It draws random numbers: set the seed.") if op_names.is_random(a.op) else ""
+        text = _(
+            "{op} is the first that gives other bits from the same arguments ({where}){rank}"
+        ).format(op=a.op, where=where, rank=rank)
         text += random
     else:
-        text = (
-            f"{a.op} is the first that differs ({where}){rank}, and it was given other arguments: "
-            "they come from outside of the operators that were seen, as data do"
-        )
-    tail = "" if kept else " Neither was kept: the call did not come again."
-    return f"{text.rstrip('.')}. {differing} of {calls} calls differ.{tail}"
+        text = _(
+            "{op} is the first that differs ({where}){rank}, and it was given other "
+            "arguments: they come from outside of the operators that were seen, as data do"
+        ).format(op=a.op, where=where, rank=rank)
+    tail = "" if kept else _(" Neither was kept: the call did not come again.")
+    return _("{text}. {differing} of {calls} calls differ.{tail}").format(
+        text=text, differing=differing, calls=calls, tail=tail
+    )

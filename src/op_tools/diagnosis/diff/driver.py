@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
+from deeplink.i18n import _, joined
 from op_tools.core import op_names
 from op_tools.diagnosis import result_files
 from op_tools.diagnosis.diff import collectives
@@ -29,7 +30,7 @@ JUDGED = 300  # calls that are rerun, at most
 STEPS = {True: 4.0, False: 64.0}  # of rounding: half types, other types
 AMPLIFIED = 16.0  # of the error of the arguments, which an operator may amplify
 NOT_COMPUTED = op_names.VIEWS | op_names.UNINITIALISED
-UNEXPLAINED = "the results differ by more than rounding explains, from the same arguments"
+UNEXPLAINED = _("the results differ by more than rounding explains, from the same arguments")
 
 
 @dataclass
@@ -143,7 +144,7 @@ def _row(
     if made or op_names.last(a.op) in op_names.UNINITIALISED:
         return row
     if op_names.is_random(a.op) and given:
-        row.status, row.message = "random", "it draws random numbers"
+        row.status, row.message = "random", _("it draws random numbers")
         return row
     row.status, row.suspicious = _kind(row, a)
     return row
@@ -207,11 +208,15 @@ def _is_wrong(row: Row) -> bool:
         if row.status == "diverges":
             row.message = UNEXPLAINED
         return row.status == "diverges"
-    sides = [f"{side} is wrong: {text}" for side, text in (("A", mine), ("B", theirs)) if text]
+    sides = [
+        _("{side} is wrong: {text}").format(side=side, text=text)
+        for side, text in (("A", mine), ("B", theirs))
+        if text
+    ]
     if not sides:
         row.status = "rounding" if row.exact_in else "propagated"
         return False
-    row.status, row.message = "diverges", "; ".join(sides)
+    row.status, row.message = "diverges", joined("; ", sides)
     return True
 
 
@@ -287,42 +292,79 @@ def _longer(found: Diff) -> str:
     """The place where one of the runs continues alone."""
     only = {side: found["counts"].get(f"only {side}", 0) for side in ("a", "b")}
     side = max(only, key=lambda key: only[key])
-    return f", as far as both go ({only[side]} calls only in {side.upper()})" if only[side] else ""
+    return (
+        _(", as far as both go ({only} calls only in {side})").format(
+            only=only[side], side=side.upper()
+        )
+        if only[side]
+        else ""
+    )
 
 
 def _told(found: Diff, rows: Sequence[Row]) -> str:
     paired = sum(count for how, count in found["counts"].items() if how in HOWS[:3])
-    total = f"{paired} pairs of {found['a']['calls']} and {found['b']['calls']} calls"
+    total = _("{paired} pairs of {a} and {b} calls").format(
+        paired=paired, a=found["a"]["calls"], b=found["b"]["calls"]
+    )
     first = found["first"]
-    missing = "".join(
-        f" Rank {', '.join(map(str, found[side]['missing_ranks']))} of {side.upper()} is missing."
-        for side in ("a", "b")
-        if found[side]["missing_ranks"]
+    missing = joined(
+        "",
+        [
+            _(" Rank {names} of {side} is missing.").format(
+                names=", ".join(map(str, found[side]["missing_ranks"])), side=side.upper()
+            )
+            for side in ("a", "b")
+            if found[side]["missing_ranks"]
+        ],
     )
     for side in ("a", "b"):
         if found[side]["problems"]:
-            missing += f" Not all of {side.upper()} was read: {found[side]['problems'][0]}."
+            missing += _(" Not all of {side} was read: {problems}.").format(
+                side=side.upper(), problems=found[side]["problems"][0]
+            )
     wrong = [row for row in found["collectives"] if row["status"] == "wrong"]
     for row in wrong[:1]:
-        missing += f" {row['op']} #{row['number']} of run {row['run'].upper()}: {row['message']}."
+        missing += _(" {op} #{number} of run {side}: {message}.").format(
+            op=row["op"], number=row["number"], side=row["run"].upper(), message=row["message"]
+        )
     if found["status"] == "nothing in common":
-        return f"The two runs have no call in common: {total}.{missing}"
+        return _("The two runs have no call in common: {total}.{missing}").format(
+            total=total, missing=missing
+        )
     if first is None:
         drawn = sum(row.status == "random" for row in rows)
-        text = "The two runs are the same, bit for bit"
+        text = _("The two runs are the same, bit for bit")
         if found["status"] == "rounding":
-            text = "The two runs differ by no more than rounding explains"
-        random = f"; {drawn} calls used other random numbers" if drawn else ""
+            text = _("The two runs differ by no more than rounding explains")
+        random = _("; {drawn} calls used other random numbers").format(drawn=drawn) if drawn else ""
         longer = _longer(found)
-        return f"{text}{longer}: {total}{random}.{missing}"
-    where = ", ".join(
-        filter(None, (first["module"], first["site"], f"step {first['step']}", first["direction"]))
+        return _("{text}{longer}: {total}{random}.{missing}").format(
+            text=text, longer=longer, total=total, random=random, missing=missing
+        )
+    where = joined(
+        ", ",
+        filter(
+            None,
+            (
+                first["module"],
+                first["site"],
+                _("step {step}").format(step=first["step"]),
+                first["direction"],
+            ),
+        ),
     )
-    rank = f" on rank {first['rank']}" if len(found["b"]["ranks"]) > 1 else ""
-    calls = f"call {first['a']} of A and {first['b']} of B"
+    rank = _(" on rank {rank}").format(rank=first["rank"]) if len(found["b"]["ranks"]) > 1 else ""
+    calls = _("call {a} of A and {b} of B").format(a=first["a"], b=first["b"])
     if first["a"] == first["b"]:
-        calls = f"call {first['a']} in both runs"
-    return (
-        f"First real divergence: {first['op']}{rank} ({where}), {calls}: {first['message']} "
-        f"({total}).{missing}"
+        calls = _("call {a} in both runs").format(a=first["a"])
+    return _(
+        "First real divergence: {op}{rank} ({where}), {calls}: {message} ({total}).{missing}"
+    ).format(
+        op=first["op"],
+        rank=rank,
+        where=where,
+        calls=calls,
+        message=first["message"],
+        total=total,
+        missing=missing,
     )

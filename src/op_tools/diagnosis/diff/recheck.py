@@ -7,6 +7,7 @@ import warnings
 
 import torch
 
+from deeplink.i18n import _
 from op_tools.capture import Recorded
 from op_tools.compare import eligibility, host_verdicts
 from op_tools.compare.eligibility import NoReferenceError
@@ -37,7 +38,7 @@ def fault_of(entry: Entry) -> str | None:
     except (NoReferenceError, ReplayError, ValueError, RuntimeError, TypeError):
         return None  # damaged bytes, a missing kernel, no reference: no verdict
     bad = [item for item in items if not item.verdict.passed]
-    return f"{bad[0].label}: {bad[0].verdict}" if bad else ""
+    return _("{label}: {verdict}").format(label=bad[0].label, verdict=bad[0].verdict) if bad else ""
 
 
 def _taken(recorded: Recorded) -> Taken | None:

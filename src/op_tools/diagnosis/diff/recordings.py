@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from op_tools.capture import (
     SUFFIX,
     TAG,
@@ -105,8 +106,8 @@ def read(path: str | Path) -> Recording:
     root = Path(path)
     if not root.exists():
         raise RecordingError(
-            f"there is nothing at {root}.",
-            "give the folder that `deeplink run --capture --results DIR` wrote.",
+            _("there is nothing at {root}.").format(root=root),
+            _("give the folder that `deeplink run --capture --results DIR` wrote."),
         )
     made = Recording(root, devices=output_paths.devices(root))
     found: list[tuple[int | None, list[Entry]]] = []
@@ -126,9 +127,11 @@ def read(path: str | Path) -> Recording:
     if not any(entries for _, entries in found):
         reason = f" ({made.problems[0]})" if made.problems else ""
         raise RecordingError(
-            f"no recorded call at {root}{reason}.",
-            "record one with: deeplink run --capture --first 0 --level aten train.py, and "
-            "OP_CAPTURE_FORMAT=packed or OP_CAPTURE_MODE=statistics.",
+            _("no recorded call at {root}{reason}.").format(root=root, reason=reason),
+            _(
+                "record one with: deeplink run --capture --first 0 --level aten train.py, and "
+                "OP_CAPTURE_FORMAT=packed or OP_CAPTURE_MODE=statistics."
+            ),
         )
     _place(made, found, max(worlds, default=0))
     return made
@@ -164,7 +167,11 @@ def _lines(file: Path, made: Recording) -> list[Entry]:
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.endswith(b"\n"):
-                made.problems.append(f"{file}: its last line, {number}, is not whole")
+                made.problems.append(
+                    _("{file}: its last line, {number}, is not whole").format(
+                        file=file, number=number
+                    )
+                )
                 break
             row = json.loads(line)
             known.resolve(row)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from deeplink.console import console
+from deeplink.i18n import _
 from op_tools.diagnosis.flight_recorder.measurements import Figures
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -25,9 +26,16 @@ def next_command(step: int) -> str:
 
 def tell(event: dict[str, Any]) -> None:
     say = console(stderr=True).print
-    say(f"FlightRecorder: {event['event']}: {event['text']}", style="red", soft_wrap=True)
+    say(
+        _("FlightRecorder: {event}: {text}").format(event=event["event"], text=event["text"]),
+        style="red",
+        soft_wrap=True,
+    )
     if "next" in event:
-        say(f"Hint: for the line, from the last checkpoint: {event['next']}", soft_wrap=True)
+        say(
+            _("Hint: for the line, from the last checkpoint: {next}").format(next=event["next"]),
+            soft_wrap=True,
+        )
 
 
 def memory() -> dict[str, int]:
@@ -52,19 +60,25 @@ def bad_names(figures: dict[str, Figures]) -> list[str]:
 def edge(names: Sequence[str], grads: dict[str, Figures]) -> str:
     """The extent of bad gradients in the order of the model."""
     bad = [at for at, name in enumerate(names) if name in grads and grads[name][2]]
-    text = (
-        f"{len(bad)} of {len(names)} gradients are bad, that of {names[bad[-1]]} the last of them"
+    text = _("{count} of {total} gradients are bad, that of {name} the last of them").format(
+        count=len(bad), total=len(names), name=names[bad[-1]]
     )
     behind = bad[-1] + 1
     if behind < len(names):
-        text += f"; that of {names[behind]} is good: it began in the backward pass between the two"
+        text += _("; that of {name} is good: it began in the backward pass between the two").format(
+            name=names[behind]
+        )
     return text
 
 
 def first_bad(line: dict[str, Any]) -> str:
     """The first module with a bad result, in the order of the step."""
     bad = bad_names(line["modules"])
-    return f"; the first module with a bad result: {bad[0].partition(' ')[2]}" if bad else ""
+    return (
+        _("; the first module with a bad result: {module}").format(module=bad[0].partition(" ")[2])
+        if bad
+        else ""
+    )
 
 
 def shown(line: dict[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from torch.optim.optimizer import (
 
 from deeplink import identity, settings
 from deeplink.console import console
+from deeplink.i18n import _
 from op_tools.core import dispatch, grad_scaler, graph_capture, lifecycle, output_paths, tool_errors
 from op_tools.core.call import tensor_list
 from op_tools.diagnosis.flight_recorder import entries, measurements, stacks
@@ -146,13 +147,23 @@ class FlightRecorder:
 
     def summary(self) -> str:
         """The steps, the events and the cost."""
-        skipped = f" ({self.skipped} skipped by the GradScaler)" if self.skipped else ""
-        text = f"FlightRecorder: {self.steps} steps{skipped} in {self.ring.stem}.*.jsonl, "
-        text += f"{self.budget.share:.1%} of the time"
+        skipped = (
+            _(" ({skipped} skipped by the GradScaler)").format(skipped=self.skipped)
+            if self.skipped
+            else ""
+        )
+        text = _("FlightRecorder: {steps} steps{skipped} in {stem}.*.jsonl, ").format(
+            steps=self.steps, skipped=skipped, stem=self.ring.stem
+        )
+        text += _("{share:.1%} of the time").format(share=self.budget.share)
         if self.events:
-            text += f"; {len(self.events)} events, the first: {self.events[0]}"
+            text += _("; {count} events, the first: {event}").format(
+                count=len(self.events), event=self.events[0]
+            )
         if self.ring.lost:
-            text += f"; {self.ring.lost} lines were not written: {self.ring.failed or 'too long'}"
+            text += _("; {lost} lines were not written: {failed}").format(
+                lost=self.ring.lost, failed=self.ring.failed or "too long"
+            )
         return text
 
     # Hooks.
@@ -383,16 +394,26 @@ class FlightRecorder:
             grads = []  # an overflow of the scaled loss
         was_bad, self._bad = self._bad, bad_loss or bool(grads)
         if self._bad and not was_bad:  # the first of a row of them
-            bad = "the loss" if bad_loss else f"the gradient of {grads[0]}"
-            text = f"{bad} is not finite in step {step}{entries.first_bad(line)}"
+            bad = _("the loss") if bad_loss else _("the gradient of {name}").format(name=grads[0])
+            text = _("{bad} is not finite in step {step}{module}").format(
+                bad=bad, step=step, module=entries.first_bad(line)
+            )
             if "skips" in line:
-                text += f"; the GradScaler has skipped {line['skips']} steps in a row before it"
+                text += _("; the GradScaler has skipped {skips} steps in a row before it").format(
+                    skips=line["skips"]
+                )
             origin = line.get("origin")
-            self._event("nan", f"{text}; {origin}" if origin else text, step=step)
+            self._event(
+                "nan",
+                _("{text}; {origin}").format(text=text, origin=origin) if origin else text,
+                step=step,
+            )
         if bad_loss:
             return
         if loss is not None and self._usual.leaps(loss):
-            text = f"the loss of step {step} is {loss:.4g}, it was about {self._usual.mean:.4g}"
+            text = _("the loss of step {step} is {loss:.4g}, it was about {mean:.4g}").format(
+                step=step, loss=loss, mean=self._usual.mean
+            )
             self._event("spike", text)
 
     # Events.
@@ -410,7 +431,7 @@ class FlightRecorder:
             known = sum(event.startswith(f"{kind}: ") for event in self.events)
             if known >= EVENTS and kind in ("nan", "spike"):
                 return
-            self.events.append(f"{kind}: {text}")
+            self.events.append(_("{kind}: {text}").format(kind=kind, text=text))
             event = {"event": kind, "step": self.steps, "at": time.time(), "text": text}
             if kind == "nan":
                 event["next"] = entries.next_command(step)
@@ -430,7 +451,9 @@ class FlightRecorder:
             since = time.monotonic() - self._last
             if since > limit and told != self._last:
                 told = self._last
-                text = f"no step for {since:.0f} s, after {self.steps}"
+                text = _("no step for {since:.0f} s, after {steps}").format(
+                    since=since, steps=self.steps
+                )
                 self._event("hang", text, stacks.of_threads())
 
     def _pause(self, ended: threading.Event) -> bool:

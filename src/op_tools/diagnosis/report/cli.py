@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from deeplink.console import console
+from deeplink.i18n import _
 from op_tools.diagnosis.report import exports, html, readers
 from op_tools.diagnosis.report.server import Server
 
@@ -30,19 +31,32 @@ def report(
     for problem in content.problems:
         say(problem, style="yellow", soft_wrap=True)
     rows, kib = len(content.rows), size / 1024
-    say(f"report: {page} ({rows} calls and results, {kib:.0f} KiB)", soft_wrap=True)
+    say(
+        _("report: {page} ({rows} calls and results, {kib:.0f} KiB)").format(
+            page=page, rows=rows, kib=kib
+        ),
+        soft_wrap=True,
+    )
     if perfetto is not None:
         count = exports.perfetto(content, perfetto)
-        say(f"trace: {count} slices in {perfetto}; open it at https://ui.perfetto.dev")
+        say(
+            _("trace: {count} slices in {perfetto}; open it at https://ui.perfetto.dev").format(
+                count=count, perfetto=perfetto
+            )
+        )
     if tensorboard is not None:
         count = exports.tensorboard(content, tensorboard)
-        say(f"TensorBoard: {count} values; tensorboard --logdir {tensorboard}")
+        say(
+            _("TensorBoard: {count} values; tensorboard --logdir {tensorboard}").format(
+                count=count, tensorboard=tensorboard
+            )
+        )
     return 0
 
 
 def _serve(run: Path, port: int, source: Path) -> int:
     server = Server(run, port, lambda: html.render(readers.read(run), source))
-    console().print(f"report: {server.address} (Ctrl-C ends it)")
+    console().print(_("report: {address} (Ctrl-C ends it)").format(address=server.address))
     try:
         server.serve_forever()
     except KeyboardInterrupt:

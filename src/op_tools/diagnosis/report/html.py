@@ -21,6 +21,7 @@ import numpy as np
 from deeplink import __version__
 from deeplink.console import console
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from op_tools.diagnosis.report import source_lines, summary
 from op_tools.diagnosis.report.model import STATES, Content, Row
 
@@ -55,8 +56,10 @@ def write(content: Content, path: Path, root: Path) -> int:
         with contextlib.suppress(OSError):
             fresh.unlink()
         raise DeeplinkError(
-            f"{path} cannot be written: {error.strerror or error}.",
-            "what the run wrote is still there; say `deeplink report RUN -o FILE` elsewhere.",
+            _("{path} cannot be written: {strerror}.").format(
+                path=path, strerror=error.strerror or error
+            ),
+            _("what the run wrote is still there; say `deeplink report RUN -o FILE` elsewhere."),
         ) from None
     return len(text)
 
@@ -68,7 +71,7 @@ def offer(content: Content, path: Path) -> None:
     except DeeplinkError as error:
         console(stderr=True).print(str(error), style="red", soft_wrap=True)
         return
-    console().print(f"report: {path}", soft_wrap=True)
+    console().print(_("report: {path}").format(path=path), soft_wrap=True)
 
 
 def render(content: Content, root: Path) -> str:
@@ -82,7 +85,7 @@ def render(content: Content, root: Path) -> str:
     page = folder.joinpath("page.html").read_text("utf-8")
     parts = {
         "TITLE": escape(content.title),
-        "DEVICES": escape(" · ".join(content.devices) or "The run does not name its device."),
+        "DEVICES": escape(" · ".join(content.devices) or _("The run does not name its device.")),
         "STYLE": folder.joinpath("style.css").read_text("utf-8"),
         "HEAD": json.dumps(_finite(head), separators=(",", ":")).replace("</", "<\\/"),
         "BLOB": base64.b64encode(zlib.compress(blob, 6)).decode(),
@@ -151,7 +154,7 @@ def _depths(modules: Sequence[tuple[str, float, float]]) -> list[int]:
     """The nesting depth of each slice; slices are sorted by start, the longer first."""
     ends: list[float] = []
     found = []
-    for _, start, took in modules:
+    for _kind, start, took in modules:
         while ends and ends[-1] <= start:
             ends.pop()
         found.append(min(len(ends), 255))

@@ -9,6 +9,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from deeplink.i18n import _, ngettext
 from op_tools.core import op_names
 from op_tools.diagnosis.report.model import Cell, Chart, Content, Finding, Row, Series
 from op_tools.diagnosis.report.readers.tools import worst_finding
@@ -59,26 +60,32 @@ def _first_nonfinite(content: Content) -> Finding | None:
     if not rows or any("NaN" in each.title for each in content.findings):
         return None
     first = rows[0]
-    title = f"{_calls(len(rows))} returned values that are not finite; the first: {first.op}"
-    lines = ("the -inf of a mask is correct; to find the origin: deeplink why-nan train.py",)
-    where = f"step {first.step}, {first.module or 'outside of modules'}, {first.direction}"
+    title = _("{calls} returned values that are not finite; the first: {op}").format(
+        calls=_calls(len(rows)), op=first.op
+    )
+    lines = (_("the -inf of a mask is correct; to find the origin: deeplink why-nan train.py"),)
+    where = _("step {step}, {module}, {direction}").format(
+        step=first.step, module=first.module or _("outside of modules"), direction=first.direction
+    )
     return Finding("info", title, (where, *lines), first.site)
 
 
 def _nothing_wrong(content: Content) -> Finding:
     judged = sum(row.error >= 0 for row in content.rows)
     if judged:
-        return Finding("good", f"{judged:,} results were compared, and all are correct")
+        return Finding(
+            "good", _("{judged:,} results were compared, and all are correct").format(judged=judged)
+        )
     if content.groups:
         slowest = max(_operators(content), key=lambda each: float(each["ms"]))
         whole = sum(group.ms for group in content.groups)
         share = f"{slowest['ms'] / whole:.0%} of {whole:.1f} ms" if whole else ""
-        return Finding("info", f"Most time goes to {slowest['op']}", (share,))
-    return Finding("info", f"{_calls(len(content.rows))}, no comparison data")
+        return Finding("info", _("Most time goes to {op}").format(op=slowest["op"]), (share,))
+    return Finding("info", _("{calls}, no comparison data").format(calls=_calls(len(content.rows))))
 
 
 def _calls(count: int) -> str:
-    return f"{count:,} call" + "s" * (count != 1)
+    return ngettext("{count:,} call", "{count:,} calls", count).format(count=count)
 
 
 def _operators(content: Content) -> list[dict[str, Any]]:

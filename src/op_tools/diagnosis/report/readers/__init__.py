@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from op_tools.capture import SUFFIX
 from op_tools.core import output_paths
 from op_tools.diagnosis.report.model import Content
@@ -41,8 +42,8 @@ def read(run: Path) -> Content:
     """Read a run: a folder, or one file of it."""
     if not run.exists():
         raise DeeplinkError(
-            f"there is nothing at {run}.",
-            "give what a tool wrote: op_tools_results, a file in it, or the folder of `diff`.",
+            _("there is nothing at {run}.").format(run=run),
+            _("give what a tool wrote: op_tools_results, a file in it, or the folder of `diff`."),
         )
     content = Content(title=run.resolve().name)
     files = list(_files(run)) if run.is_dir() else [run]
@@ -54,10 +55,12 @@ def read(run: Path) -> Content:
     if run.is_dir():
         tools.folders(run, content)
     if content.empty:
-        seen = "; ".join(content.problems) or f"{len(files)} files, none of a tool"
+        seen = "; ".join(content.problems) or _("{count} files, none of a tool").format(
+            count=len(files)
+        )
         raise DeeplinkError(
-            f"{run} has nothing to show: {seen}.",
-            "`deeplink run --time train.py` or `--autocompare` writes op_tools_results.",
+            _("{run} has nothing to show: {seen}.").format(run=run, seen=seen),
+            _("`deeplink run --time train.py` or `--autocompare` writes op_tools_results."),
         )
     return content
 
@@ -86,7 +89,9 @@ def _last(files: list[Path], content: Content) -> list[Path]:
         else:
             kept.append(file)
     if left:
-        text = f"{left} files of earlier runs in this folder are left out; name one to see it"
+        text = _(
+            "{left} files of earlier runs in this folder are left out; name one to see it"
+        ).format(left=left)
         content.notes.append(text)
     return kept
 
@@ -97,7 +102,15 @@ def _missing(files: list[Path]) -> list[str]:
     world = max((int(match[2]) for match in found), default=0)
     missing = sorted(set(range(world)) - {int(match[1]) for match in found})
     names = ", ".join(map(str, missing))
-    return [f"rank {names} of {world} is missing; the rest is shown"] if missing else []
+    return (
+        [
+            _("rank {names} of {world} is missing; the rest is shown").format(
+                names=names, world=world
+            )
+        ]
+        if missing
+        else []
+    )
 
 
 def _stamp(file: Path) -> datetime | None:
@@ -117,7 +130,11 @@ def _one(file: Path, run: Path, content: Content) -> None:
     try:
         reader(file, content)
     except Exception as error:  # a truncated file, or one of another kind: reported, not raised
-        content.problems.append(f"{shown} was not read: {type(error).__name__}: {error}")
+        content.problems.append(
+            _("{shown} was not read: {name}: {error}").format(
+                shown=shown, name=type(error).__name__, error=error
+            )
+        )
         return
     if what and (len(content.rows) > before[0] or file.stat().st_size):
         content.sources.append((shown, what))

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
+from deeplink.i18n import _
 from op_tools.diagnosis.report.model import Cell, Content, Finding, Row
 from op_tools.diagnosis.report.readers.tools import lines_of
 
@@ -22,7 +23,7 @@ def results(file: Path, content: Content) -> None:
         if "case" not in found or "status" not in found:
             return  # a file of another tool
         if found["status"] == "skipped":
-            reasons[str(found.get("reason") or "no reason given")] += 1
+            reasons[str(found.get("reason") or _("no reason given"))] += 1
             continue
         words: list[str] = str(found["case"]).split("/")
         op, dtype = words[0], words[1] if len(words) > 1 else ""
@@ -36,18 +37,25 @@ def results(file: Path, content: Content) -> None:
         content.rows += [_row(op, dtype, row) for row in bad]
     wrong = sum(cell.wrong for cell in content.cells)
     count = sum(cell.count for cell in content.cells)
-    skipped = f", {reasons.total()} skipped" if reasons else ""
-    why = tuple(f"{number} skipped: {reason}" for reason, number in reasons.most_common(3))
+    skipped = _(", {total} skipped").format(total=reasons.total()) if reasons else ""
+    why = tuple(
+        _("{number} skipped: {reason}").format(number=number, reason=reason)
+        for reason, number in reasons.most_common(3)
+    )
     if wrong:
         ops = sorted({cell.op for cell in content.cells if cell.wrong})
-        named = ", ".join(ops[:12]) + (f" and {len(ops) - 12} more" if len(ops) > 12 else "")
-        title = f"{wrong} of {count} conformance cases failed{skipped}"
+        named = ", ".join(ops[:12]) + (
+            _(" and {count} more").format(count=len(ops) - 12) if len(ops) > 12 else ""
+        )
+        title = _("{wrong} of {count} conformance cases failed{skipped}").format(
+            wrong=wrong, count=count, skipped=skipped
+        )
         content.findings.append(Finding("bad", title, (named, *why)))
     elif count:
-        title = f"{count} conformance cases passed{skipped}"
+        title = _("{count} conformance cases passed{skipped}").format(count=count, skipped=skipped)
         content.findings.append(Finding("good", title, why))
     elif reasons:
-        title = f"no conformance case ran{skipped}"
+        title = _("no conformance case ran{skipped}").format(skipped=skipped)
         content.findings.append(Finding("warn", title, why))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deeplink import identity
+from deeplink.i18n import _, recognized
 from deeplink.inspection import collective_hang
 from op_tools.diagnosis.report.model import Chart, Content, Finding, Row, Series, Table
 from op_tools.diagnosis.report.readers.tools import trace
@@ -49,12 +50,20 @@ def bisect(found: Found, content: Content) -> None:
     level: Any = "bad" if guilty else "good" if found["status"] == "nothing" else "warn"
     places = [place for each in guilty for place in each["places"]]
     lines = [
-        f"{place['module'] or '(outside of modules)'}, {place['direction']}, {place['site']}"
+        _("{module}, {direction}, {site}").format(
+            module=place["module"] or _("(outside of modules)"),
+            direction=place["direction"],
+            site=place["site"],
+        )
         for place in places[:6]
     ]
-    lines += [f"reproduce it: deeplink run {each['script']}" for each in guilty if each["script"]]
+    lines += [
+        _("reproduce it: deeplink run {script}").format(script=each["script"])
+        for each in guilty
+        if each["script"]
+    ]
     site = next((place["site"] for place in places if place["site"]), "")
-    content.findings.append(Finding(level, found["verdict"], tuple(lines), site))
+    content.findings.append(Finding(level, recognized(found["verdict"]), tuple(lines), site))
     rows = [
         (
             *(run["number"], run["purpose"], len(run["ops"]), run["outcome"], run["reason"]),
@@ -63,7 +72,7 @@ def bisect(found: Found, content: Content) -> None:
         for run in found["runs"]
     ]
     columns = ("run", "purpose", "operators elsewhere", "outcome", "reason", "time")
-    content.tables.append(Table("Runs of the bisection", columns, rows))
+    content.tables.append(Table(_("Runs of the bisection"), columns, rows))
 
 
 def diff(found: Found, content: Content) -> None:
@@ -75,9 +84,9 @@ def diff(found: Found, content: Content) -> None:
     lines = [found[side]["path"] for side in ("a", "b")]
     lines += [text for side in ("a", "b") for text in found[side]["problems"]]
     if first.get("message"):
-        lines.insert(0, first["message"])
+        lines.insert(0, recognized(first["message"]))
     content.findings.append(
-        Finding(level, found["verdict"], tuple(lines), first.get("site", "")),
+        Finding(level, recognized(found["verdict"]), tuple(lines), first.get("site", "")),
     )
     growth = found["growth"]
     if growth:
@@ -86,7 +95,7 @@ def diff(found: Found, content: Content) -> None:
             Series("of the arguments", [g["error_in"] for g in growth]),
             Series("of the results", [g["error"] for g in growth]),
         ]
-        title = "How far the two runs drift apart"
+        title = _("How far the two runs drift apart")
         axis = "modules, in the order of the run"
         content.charts.append(Chart("growth", title, axis, "relative", labels, series, True))
     # errors of the arguments do not count
@@ -108,13 +117,18 @@ def determinism(found: Found, content: Content) -> None:
     level: Any = {"differs": "bad", "same": "good"}.get(found["status"], "warn")
     first = found["first"] or {}
     lines = [
-        f"{t['label']} {t['dtype']} {t['shape']}: {t['differing']} elements differ, "
-        f"by {t['max_abs']} at most"
+        _("{label} {dtype} {shape}: {differing} elements differ, by {max_abs} at most").format(
+            label=t["label"],
+            dtype=t["dtype"],
+            shape=t["shape"],
+            differing=t["differing"],
+            max_abs=t["max_abs"],
+        )
         for t in found["tensors"]
     ]
-    lines += [f"kept: {path}" for path in found["kept"]]
+    lines += [_("kept: {path}").format(path=path) for path in found["kept"]]
     content.findings.append(
-        Finding(level, found["verdict"], tuple(lines), first.get("site", "")),
+        Finding(level, recognized(found["verdict"]), tuple(lines), first.get("site", "")),
     )
 
 
@@ -122,15 +136,15 @@ def one_iteration(found: Found, content: Content) -> None:
     """Read the layers of a comparison with a record: drift, and wrong layers."""
     layers = found["layers"]
     first = found["first"]
-    for key, what in (("record", "recorded on"), ("here", "compared on")):
+    for key, what in (("record", _("recorded on")), ("here", _("compared on"))):
         made = identity.read(found.get(key) or {})
         if made is not None:
             content.made_on(f"{what} {made}")
     if found.get("same_device"):
-        title = "The record is from the device under test: a fault of it is in the record too"
+        title = _("The record is from the device under test: a fault of it is in the record too")
         content.findings.append(Finding("warn", title))
     if first is None:
-        content.findings.append(Finding("good", "Every layer is as it was recorded"))
+        content.findings.append(Finding("good", _("Every layer is as it was recorded")))
     else:
         wanted = first["layer"], first["call"]
         layer = next(each for each in layers if (each["layer"], each["call"]) == wanted)
@@ -139,7 +153,9 @@ def one_iteration(found: Found, content: Content) -> None:
             for item in layer[first["direction"]]
             if not item["passed"]
         ]
-        title = f"{first['layer']} diverges first, {first['direction']}"
+        title = _("{layer} diverges first, {direction}").format(
+            layer=first["layer"], direction=first["direction"]
+        )
         content.findings.append(Finding("bad", title, tuple(lines[:3]), layer["site"] or ""))
     labels = [f"{each['layer'] or each['name']}" for each in layers]
     series = [
@@ -147,7 +163,7 @@ def one_iteration(found: Found, content: Content) -> None:
         Series("gradients", [_number(each["gradient_drift"]) for each in layers]),
     ]
     content.charts.append(
-        Chart("growth", "Drift from the record", "layers", "relative", labels, series, True)
+        Chart("growth", _("Drift from the record"), "layers", "relative", labels, series, True)
     )
     for each in layers:
         for word in ("forward", "backward"):
@@ -163,9 +179,9 @@ def why_nan(found: Found, content: Content) -> None:
     """Read the origin of a NaN, and the calls before it."""
     origin = found["origin"]
     level: Any = "bad" if origin else "good"
-    lines = tuple(found["lines"])
+    lines = tuple(map(recognized, found["lines"]))
     site = origin["site"] if origin else ""
-    content.findings.append(Finding(level, found["verdict"], lines, site))
+    content.findings.append(Finding(level, recognized(found["verdict"]), lines, site))
     if not found["chain"]:
         return
     columns = ("", "op", "direction", "step", "module", "line", "largest value", "state")
@@ -176,7 +192,7 @@ def why_nan(found: Found, content: Content) -> None:
         )
         for place, each in enumerate(found["chain"])
     ]
-    content.tables.append(Table("From the symptom up to the origin", columns, rows))
+    content.tables.append(Table(_("From the symptom up to the origin"), columns, rows))
 
 
 def collectives(file: Path, content: Content) -> None:
@@ -186,14 +202,14 @@ def collectives(file: Path, content: Content) -> None:
     found = collective_hang.read(file.parent)
     said = collective_hang.diagnose(found)
     for line in said:
-        content.findings.append(Finding("bad", "A collective does not end", (line,)))
+        content.findings.append(Finding("bad", _("A collective does not end"), (line,)))
     rows = [
         (record.rank, e["group"], collective_hang.name(e), e["state"], e["where"])
         for record in found
         for e in record.entries[-20:]
     ]
     columns = ("rank", "group", "collective", "state", "line")
-    content.tables.append(Table("The last collectives", columns, rows))
+    content.tables.append(Table(_("The last collectives"), columns, rows))
 
 
 KINDS: dict[str, Callable[[Found, Content], None]] = {

@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from deeplink import identity
+from deeplink.i18n import _
 from op_tools.diagnosis.flight_recorder import stacks
 from op_tools.diagnosis.report.model import Chart, Content, Finding, Row, Series
 from op_tools.diagnosis.report.readers.tools import lines_of
 
 TITLES = {
-    "nan": "A NaN in the run",
-    "spike": "The loss leaps",
-    "exception": "The program raised",
-    "signal": "The program was ended by a signal",
-    "hang": "The program hangs",
+    "nan": _("A NaN in the run"),
+    "spike": _("The loss leaps"),
+    "exception": _("The program raised"),
+    "signal": _("The program was ended by a signal"),
+    "hang": _("The program hangs"),
 }
 
 
@@ -43,9 +44,15 @@ def steps(file: Path, content: Content) -> None:
         _charts(taken, content)
         content.rows += _rows(taken)
     if not any("end" in line for line in lines):
-        last = f"the last step is {taken[-1]['step']}" if taken else "no step was recorded"
+        last = (
+            _("the last step is {step}").format(step=taken[-1]["step"])
+            if taken
+            else _("no step was recorded")
+        )
         content.findings.append(
-            Finding("warn", "The recorder has no end: the process was killed, or goes on", (last,))
+            Finding(
+                "warn", _("The recorder has no end: the process was killed, or goes on"), (last,)
+            )
         )
 
 
@@ -54,9 +61,18 @@ def _finding(event: dict[str, Any], taken: list[dict[str, Any]]) -> Finding:
     stack = [str(each).strip() for each in event.get("stack", [])]
     said = stack[:24] if hangs else stack[-12:]
     title = TITLES.get(event["event"], event["event"])
-    then = [f"for the line, from the last checkpoint: {event['next']}"] if "next" in event else []
+    then = (
+        [_("for the line, from the last checkpoint: {next}").format(next=event["next"])]
+        if "next" in event
+        else []
+    )
     lines = (*said, *then, *_after(event, taken))
-    return Finding("bad", f"{title}: {event['text']}", lines, stacks.site(stack, hangs))
+    return Finding(
+        "bad",
+        _("{title}: {text}").format(title=title, text=event["text"]),
+        lines,
+        stacks.site(stack, hangs),
+    )
 
 
 def _after(event: dict[str, Any], taken: list[dict[str, Any]]) -> list[str]:
@@ -72,7 +88,11 @@ def _after(event: dict[str, Any], taken: list[dict[str, Any]]) -> list[str]:
         names = [name.partition(" ")[2] if key == "modules" else name for name in bad[:4]]
         if bad:
             more = ", …" if len(bad) > 4 else ""
-            found.append(f"step {first['step']}: bad {word}: {', '.join(names)}{more}")
+            found.append(
+                _("step {step}: bad {word}: {names}{more}").format(
+                    step=first["step"], word=word, names=", ".join(names), more=more
+                )
+            )
     return found
 
 
@@ -114,7 +134,7 @@ def _rows(taken: list[dict[str, Any]]) -> list[Row]:
     found = []
     for line in taken:
         for key, word in words.items():
-            for name, (largest, norm, nonfinite, _) in line.get(key, {}).items():
+            for name, (largest, norm, nonfinite, _count) in line.get(key, {}).items():
                 path = name.partition(" ")[2] if key == "modules" else name
                 direction = "backward" if key == "grads" else "forward"
                 row = Row(word, direction, line["step"], path, norm=norm)

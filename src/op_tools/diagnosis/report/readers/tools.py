@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from deeplink.i18n import _
 from op_tools.capture import Archive, find_folders
 from op_tools.diagnosis.report.model import Chart, Content, Finding, Group, Row, Series
 
@@ -166,7 +167,11 @@ def statistics(file: Path, content: Content) -> None:
         row.state = "nonfinite" if broken else "unknown"
         row.low, row.high, row.norm = (first.get(key) for key in ("min", "max", "norm"))
         row.bytes = sum(bytes_of(e["dtype"], shape_text(e["shape"])) for e in made if e)
-        row.note = f"{first['nonfinite']} values are not finite" if broken and first else ""
+        row.note = (
+            _("{nonfinite} values are not finite").format(nonfinite=first["nonfinite"])
+            if broken and first
+            else ""
+        )
         if content.clock == "calls":
             row.start, row.took = at + place, 1.0
         content.rows.append(row)
@@ -266,11 +271,19 @@ def worst_finding(content: Content) -> Finding | None:
         return None
     first = max(wrong, key=lambda row: row.error)
     ops = sorted({row.op for row in wrong})
-    lines = [f"worst: {first.part} {first.direction}, {first.error:.3g} times what is allowed"]
+    lines = [
+        _("worst: {part} {direction}, {error:.3g} times what is allowed").format(
+            part=first.part, direction=first.direction, error=first.error
+        )
+    ]
     if first.note:
         lines.append(first.note)
     if len(ops) > 1:
-        lines.append(f"also wrong: {', '.join(op for op in ops if op != first.op)}")
-    title = f"{first.op} is wrong" + (f", in {first.module}" if first.module else "")
+        lines.append(
+            _("also wrong: {names}").format(names=", ".join(op for op in ops if op != first.op))
+        )
+    title = _("{op} is wrong").format(op=first.op) + (
+        _(", in {module}").format(module=first.module) if first.module else ""
+    )
     command = f"deeplink run --fallback {first.op} …"
     return Finding("bad", title, tuple(lines), first.site, command)
