@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from dicp.choice import dicp
 from dicp.conformance.networks import MLP, Llama, ResNet, UNet, rope_tables
 from dicp.dynamo_bridge import report
-from dicp.dynamo_bridge.shortcut import measures
+from dicp.dynamo_bridge.tuning.bypass import measures
 
 QUICK = {"mode": "reduce-overhead"}
 AGAIN = "eager, again"  # the same as eager: how much the machine disturbs

@@ -87,7 +87,7 @@ class Backend:
     simulated: bool = False  # runs a model of the chip, not the chip: said wherever it is named
     whole: Callable[..., Any] | None = None  # takes the graph from torch.compile as it is
     options: Mapping[str, Any] = field(default_factory=dict)  # defaults of torch.compile's options
-    fastest: frozenset[str] = frozenset()  # kinds of work (dicp.work) where it was measured to be
+    fastest: frozenset[str] = frozenset()  # kinds (dicp.workload) where it was measured to be
 
     @property
     def label(self) -> str:

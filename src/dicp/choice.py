@@ -11,7 +11,7 @@ from torch import fx
 
 from deeplink import settings
 from deeplink.errors import CompileError, DeeplinkError, MissingCompilerError
-from dicp import torch_internals, work
+from dicp import torch_internals, workload
 from dicp.backend import Backend, find
 from dicp.dynamo_bridge import report
 from dicp.dynamo_bridge.compile_fx import compile_fx, measured, wants_gradients
@@ -36,7 +36,7 @@ def dicp(
         return _best(gm, example_inputs, found, options or {})
     mode = None if mode == "max-autotune" else mode  # there is nothing to choose from
     if not training and not settings.DICP_PREFERENCE.is_set():
-        found, why = _fastest_first(found, work.of(gm), why)
+        found, why = _fastest_first(found, workload.of(gm), why)
     for backend in found:
         try:
             made = compile_fx(gm, example_inputs, backend, options=options, mode=mode)

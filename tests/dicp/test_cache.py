@@ -11,7 +11,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 from dicp import Backend
-from dicp.dynamo_bridge import cache, report
+from dicp.dynamo_bridge import disk_cache, report
 from tests.dicp import blocks, toy
 
 
@@ -169,7 +169,7 @@ def _get(folder: str, barrier: Any, made: Any) -> None:
         return b"blob"
 
     barrier.wait()
-    assert cache.get("key", toy.make(), make)[0] == b"blob"
+    assert disk_cache.get("key", toy.make(), make)[0] == b"blob"
 
 
 def test_of_processes_that_want_the_same_graph_one_makes_it(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from deeplink import settings
 from deeplink.errors import MissingCompilerError, NoBackendError
 from deeplink_vendors.cuda import graph
-from dicp import Backend, choice, work
+from dicp import Backend, choice, workload
 from dicp.dynamo_bridge import report
 from tests.dicp import toy
 
@@ -100,9 +100,11 @@ def test_what_was_measured_as_the_fastest_at_most_of_the_work_goes_first(
 ) -> None:
     named = {
         "any": toy.make(name="any"),
-        "absent": toy.make(name="absent", fastest=frozenset({work.PRODUCTS, work.CONVOLUTIONS})),
-        "convolutions": toy.make(name="convolutions", fastest=frozenset({work.CONVOLUTIONS})),
-        "products": toy.make(name="products", fastest=frozenset({work.PRODUCTS})),
+        "absent": toy.make(
+            name="absent", fastest=frozenset({workload.PRODUCTS, workload.CONVOLUTIONS})
+        ),
+        "convolutions": toy.make(name="convolutions", fastest=frozenset({workload.CONVOLUTIONS})),
+        "products": toy.make(name="products", fastest=frozenset({workload.PRODUCTS})),
     }
     asked: list[str] = []
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from deeplink_vendors.cuda import graph, replay
-from dicp.dynamo_bridge import measure, shortcut
+from dicp.dynamo_bridge.tuning import autotune, bypass
 
 pytestmark = [  # inductor's own
     pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning"),
@@ -306,9 +306,9 @@ def test_graphs_one_after_another_on_cuda() -> None:
 def test_steps_are_told_apart_by_what_the_device_does_after_a_call(
     compiled: int, eager: int
 ) -> None:
-    x, told = torch.ones(1, device="cuda"), list[measure.Decision]()
-    whole = shortcut.Shortcut(lambda x: compiled, lambda x: eager)
-    whole.measure(shortcut._key((x,), {}), told.append, training=True)
+    x, told = torch.ones(1, device="cuda"), list[autotune.Decision]()
+    whole = bypass.Shortcut(lambda x: compiled, lambda x: eager)
+    whole.measure(bypass._key((x,), {}), told.append, training=True)
     call = whole.call()
     while not told:
         torch.cuda._sleep(100_000 * call(x))  # no call waits for it

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
 
-from dicp.dynamo_bridge.in_place import FUNCTIONAL, write_in_place
+from dicp.dynamo_bridge.passes.in_place import FUNCTIONAL, write_in_place
 
 
 def _add(x: Tensor) -> None:

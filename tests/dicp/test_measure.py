@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.eval_frame import OptimizedModule
 
-from dicp.dynamo_bridge import measure, report, shortcut
+from dicp.dynamo_bridge import report
+from dicp.dynamo_bridge.tuning import autotune, bypass
 from tests.dicp import toy
 
-FIRST = measure.BLOCK * (measure.ROUNDS + 1)  # calls of each
+FIRST = autotune.BLOCK * (autotune.ROUNDS + 1)  # calls of each
 
 
 class Clock:
@@ -40,9 +41,9 @@ def decision(
 ) -> tuple[list[str], list[str]]:
     """Who ran in each of the first calls and the one after; what was told."""
     clock, told = Clock(), list[str]()
-    monkeypatch.setattr(measure, "_now", lambda args: clock.now)
+    monkeypatch.setattr(autotune, "_now", lambda args: clock.now)
     runs = {name: clock.runs(name, *takes) for name, takes in seconds.items()}
-    choice = measure.Choice(runs, clock.runs("eager", *eager), lambda made: told.append(str(made)))
+    choice = autotune.Choice(runs, clock.runs("eager", *eager), lambda made: told.append(str(made)))
     names = []
     while not told:
         names.append(choice(torch.ones(2)))
@@ -56,20 +57,20 @@ def test_the_fastest_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told == ["kept fast: slow 2 s/call, fast 1 s/call, eager 3 s/call"]
 
 
-BLOCK = measure.LONG_BLOCK
+BLOCK = autotune.LONG_BLOCK
 
 
 def test_what_is_brief_has_to_be_the_fastest_once_its_data_lie_in_a_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first = (1e-3,) * measure.BLOCK  # of the round that warms up
-    rounds = ((5e-4,) * (BLOCK // 2) + (2e-4,) * (BLOCK // 2)) * measure.ROUNDS
+    first = (1e-3,) * autotune.BLOCK  # of the round that warms up
+    rounds = ((5e-4,) * (BLOCK // 2) + (2e-4,) * (BLOCK // 2)) * autotune.ROUNDS
     names, told = decision(
-        monkeypatch, first + rounds, compiled=first + (3e-4,) * BLOCK * measure.ROUNDS
+        monkeypatch, first + rounds, compiled=first + (3e-4,) * BLOCK * autotune.ROUNDS
     )
     assert told == ["kept eager: compiled 300 us/call, eager 200 us/call"]
-    turns = (["compiled"] * BLOCK + ["eager"] * BLOCK) * measure.ROUNDS
-    assert names[2 * measure.BLOCK : -1] == turns
+    turns = (["compiled"] * BLOCK + ["eager"] * BLOCK) * autotune.ROUNDS
+    assert names[2 * autotune.BLOCK : -1] == turns
 
 
 @pytest.mark.parametrize(
@@ -87,13 +88,13 @@ def test_what_is_brief_has_to_win_in_two_looks(
     names, told = looks(monkeypatch, first * 1e-3, later * 1e-3, 1e-3)
     assert [made.winner for made in told] == winners
     assert names[-1] == winners[-1]
-    assert len(names) > measure.LATER_BRIEF * (len(winners) - 1)
+    assert len(names) > autotune.LATER_BRIEF * (len(winners) - 1)
 
 
 def test_calls_are_told_apart_by_sizes_and_numbers_in_whatever_containers_they_are() -> None:
-    choice = measure.Choice({"one": lambda *_, **__: 0}, lambda *_, **__: 0, lambda made: None)
+    choice = autotune.Choice({"one": lambda *_, **__: 0}, lambda *_, **__: 0, lambda made: None)
     for cached in (3, 3, 4):
-        for _ in range(4 * measure.LONG_BLOCK):
+        for _ in range(4 * autotune.LONG_BLOCK):
             choice([{"past": torch.ones(cached)}], object(), 7, none=None)
     assert len(choice._times["eager"]) == 2
 
@@ -104,10 +105,10 @@ def test_who_loses_stays_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def looks(
     monkeypatch: pytest.MonkeyPatch, first: float, later: float, plain: float = 1.0
-) -> tuple[list[str], list[measure.Decision]]:
+) -> tuple[list[str], list[autotune.Decision]]:
     """Who ran each call, where what is compiled takes so long, until all is decided."""
-    now, told, names = [0.0], list[measure.Decision](), list[str]()
-    monkeypatch.setattr(measure, "_now", lambda args: now[0])
+    now, told, names = [0.0], list[autotune.Decision](), list[str]()
+    monkeypatch.setattr(autotune, "_now", lambda args: now[0])
 
     def compiled() -> str:
         now[0] += later if told else first
@@ -117,7 +118,7 @@ def looks(
         now[0] += plain
         return "eager"
 
-    choice = measure.Choice({"compiled": compiled}, eager, told.append)  # type: ignore[arg-type]
+    choice = autotune.Choice({"compiled": compiled}, eager, told.append)  # type: ignore[arg-type]
     while not (told and told[-1].final):
         names.append(choice())
     return [*names, choice()], told
@@ -125,8 +126,8 @@ def looks(
 
 def test_who_is_near_is_measured_longer_and_has_to_win(monkeypatch: pytest.MonkeyPatch) -> None:
     names, told = looks(monkeypatch, 1.0, 1.0)
-    look = 2 * measure.BLOCK * (measure.MOST + 1)
-    assert names[look : look + measure.LATER] == ["eager"] * measure.LATER
+    look = 2 * autotune.BLOCK * (autotune.MOST + 1)
+    assert names[look : look + autotune.LATER] == ["eager"] * autotune.LATER
     assert [str(made) for made in told] == [
         f"kept eager{words}: compiled 1 s/call, eager 1 s/call" for words in (" for now", "")
     ]
@@ -156,8 +157,8 @@ def test_calls_of_ever_other_sizes_are_compared_as_they_came(
     monkeypatch: pytest.MonkeyPatch, most: int, winner: str
 ) -> None:
     """A cache that grows; and sizes so far from each other that they show nothing."""
-    clock, told = Clock(), list[measure.Decision]()
-    monkeypatch.setattr(measure, "_now", lambda args: clock.now)
+    clock, told = Clock(), list[autotune.Decision]()
+    monkeypatch.setattr(autotune, "_now", lambda args: clock.now)
     run = {"compiled": 1.0, "eager": 2.0}
 
     def takes(name: str) -> Any:
@@ -166,8 +167,8 @@ def test_calls_of_ever_other_sizes_are_compared_as_they_came(
 
         return call
 
-    choice = measure.Choice({"compiled": takes("compiled")}, takes("eager"), told.append)  # type: ignore[arg-type]
-    for number in range(2 * measure.BLOCK * (measure.MOST + 1)):
+    choice = autotune.Choice({"compiled": takes("compiled")}, takes("eager"), told.append)  # type: ignore[arg-type]
+    for number in range(2 * autotune.BLOCK * (autotune.MOST + 1)):
         choice(torch.ones(1), 1000 + number * 7919 % most if most > 40 else 1000 + number)
     assert [made.winner for made in told] == [winner]
 
@@ -176,11 +177,11 @@ def test_calls_of_ever_other_sizes_are_compared_as_they_came(
 def test_a_whole_call_has_to_gain_more(
     monkeypatch: pytest.MonkeyPatch, takes: float, winner: str
 ) -> None:
-    clock, told = Clock(), list[measure.Decision]()
-    monkeypatch.setattr(measure, "_now", lambda args: clock.now)
-    whole = shortcut.Shortcut(clock.runs("compiled", takes), clock.runs("eager", 1.0))
+    clock, told = Clock(), list[autotune.Decision]()
+    monkeypatch.setattr(autotune, "_now", lambda args: clock.now)
+    whole = bypass.Shortcut(clock.runs("compiled", takes), clock.runs("eager", 1.0))
     x, call = torch.ones(2), whole.call()
-    whole.measure(shortcut._key((x,), {}), told.append, training=False)
+    whole.measure(bypass._key((x,), {}), told.append, training=False)
     while whole.measures():
         call(x)
     assert [made.final for made in told] == [False, True]
@@ -188,7 +189,7 @@ def test_a_whole_call_has_to_gain_more(
 
 
 def test_what_lost_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "_now", lambda args: 0.0)
+    monkeypatch.setattr(autotune, "_now", lambda args: 0.0)
 
     class Weights:
         def __call__(self) -> None:
@@ -196,7 +197,7 @@ def test_what_lost_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
 
     lost = Weights()
     gone = weakref.ref(lost)
-    choice = measure.Choice({"compiled": lost}, lambda: None, lambda made: None)
+    choice = autotune.Choice({"compiled": lost}, lambda: None, lambda made: None)
     del lost
     for _ in range(2 * FIRST):
         choice()
@@ -209,15 +210,15 @@ def test_what_others_take_of_the_machine_does_not_decide(monkeypatch: pytest.Mon
 
 
 def test_a_call_that_fails_keeps_nothing_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "_now", lambda args: 0.0)
-    told, calls = list[measure.Decision](), list[int]()
+    monkeypatch.setattr(autotune, "_now", lambda args: 0.0)
+    told, calls = list[autotune.Decision](), list[int]()
 
     def eager() -> None:
         calls.append(1)
         if len(calls) == FIRST:
             raise KeyError("the program's own")
 
-    choice = measure.Choice({"compiled": lambda: None}, eager, told.append)
+    choice = autotune.Choice({"compiled": lambda: None}, eager, told.append)
     for _ in range(2 * FIRST):
         with contextlib.suppress(KeyError):
             choice()
@@ -241,7 +242,7 @@ class Small(nn.Module):
 def called(monkeypatch: pytest.MonkeyPatch, module: nn.Module, times: int) -> Any:
     """A compiled module after some calls, none of them faster than another."""
     monkeypatch.setenv("DICP_MEASURE", "1")
-    monkeypatch.setattr(measure, "_now", lambda args: 0.0)
+    monkeypatch.setattr(autotune, "_now", lambda args: 0.0)
     with torch.no_grad():
         compiled = torch.compile(module, backend=toy.make(), dynamic=False)
         for _ in range(times):
@@ -292,7 +293,7 @@ def test_such_a_module_still_runs_hooks_can_be_copied_and_has_other_sizes_measur
 
 def test_a_module_compiled_in_place_does_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DICP_MEASURE", "1")
-    monkeypatch.setattr(measure, "_now", lambda args: 0.0)
+    monkeypatch.setattr(autotune, "_now", lambda args: 0.0)
     module = Small()
     module.compile(backend=toy.make(), dynamic=False)
     with torch.no_grad():
@@ -317,16 +318,16 @@ def test_a_module_in_several_graphs_is_measured_as_a_whole(
 
 def steps(
     monkeypatch: pytest.MonkeyPatch, eager: tuple[float, ...], compiled: tuple[float, ...]
-) -> tuple[str, measure.Decision]:
+) -> tuple[str, autotune.Decision]:
     """Who runs a step after the decision, and that; what follows a call takes time, not the call,
     and between two steps there is a call of other sizes.
     """
-    clock, told = Clock(), list[measure.Decision]()
-    monkeypatch.setattr(measure, "_now", lambda args: clock.now)
+    clock, told = Clock(), list[autotune.Decision]()
+    monkeypatch.setattr(autotune, "_now", lambda args: clock.now)
     backward = {"eager": clock.runs("", *eager), "compiled": clock.runs("", *compiled)}
-    whole = shortcut.Shortcut(clock.runs("compiled", 0.0), clock.runs("eager", 0.0))
+    whole = bypass.Shortcut(clock.runs("compiled", 0.0), clock.runs("eager", 0.0))
     x, call = torch.ones(2), whole.call()
-    whole.measure(shortcut._key((x,), {}), told.append, training=True)
+    whole.measure(bypass._key((x,), {}), told.append, training=True)
     while not (told and told[-1].final):
         backward[call(x)]()
         assert call(torch.ones(3)) == "compiled"
@@ -359,7 +360,7 @@ def test_steps_that_vary_have_to_win_in_most_rounds(
 def test_a_graph_that_is_compiled_later_has_the_module_measured_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(measure, "_now", lambda args: 0.0)
+    monkeypatch.setattr(autotune, "_now", lambda args: 0.0)
     told, x = list[str](), torch.ones(2)
 
     def compiled(x: Tensor) -> None:
@@ -367,10 +368,10 @@ def test_a_graph_that_is_compiled_later_has_the_module_measured_again(
             told.append("new")
             whole.measure(key, lambda made: told.append(made.winner), training=False)
 
-    key, whole = shortcut._key((x,), {}), shortcut.Shortcut(compiled, lambda x: None)
+    key, whole = bypass._key((x,), {}), bypass.Shortcut(compiled, lambda x: None)
     call = whole.call()
     whole.measure(key, lambda made: told.append(made.winner), training=False)
-    for _ in range(1 + 2 * measure.BLOCK * (measure.ROUNDS + 1)):
+    for _ in range(1 + 2 * autotune.BLOCK * (autotune.ROUNDS + 1)):
         assert told == ["new"] * len(told)
         call(x)
     assert told == ["new", "eager", "eager"]  # both graphs are told

@@ -7,7 +7,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import dicp.fused  # noqa: F401  # declares torch.ops.dicp
 from deeplink_vendors.cpu import onnxrt
 from deeplink_vendors.cpu.onnx.passes import tidy
-from dicp.dynamo_bridge.canonical import canonicalise
+from dicp.dynamo_bridge.passes.canonical import canonicalise
 
 aten = torch.ops.aten
 

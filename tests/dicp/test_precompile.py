@@ -14,7 +14,8 @@ from torch._dynamo.utils import counters
 from torch._inductor.utils import fresh_cache
 
 from dicp import Backend
-from dicp.dynamo_bridge import compile_fx, identity, precompile, report
+from dicp.dynamo_bridge import compile_fx, report
+from dicp.dynamo_bridge.cache import guard_identity, precompile
 from tests.dicp import toy
 
 
@@ -156,4 +157,4 @@ HOLDING, BOUND = _holding(1.0), nn.Linear(2, 2).forward
     ],
 )
 def test_only_what_a_name_tells_has_one(source: str, told: bool) -> None:
-    assert (identity.named([source], globals()) is not None) == told
+    assert (guard_identity.named([source], globals()) is not None) == told

@@ -9,9 +9,9 @@ from torch import Tensor, fx, nn
 from torch._functorch._aot_autograd.autograd_cache import check_cacheable
 
 from dicp import torch_internals
-from dicp.dynamo_bridge import prepack
-from dicp.dynamo_bridge.prepack import FEW, MANY, Packed, Packing
 from dicp.dynamo_bridge.run import RESTLESS
+from dicp.dynamo_bridge.tuning import prepack
+from dicp.dynamo_bridge.tuning.prepack import FEW, MANY, Packed, Packing
 from dlinfer import kernels
 
 

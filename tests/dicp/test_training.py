@@ -16,8 +16,10 @@ from deeplink.errors import SettingError
 from deeplink.judge import judge
 from deeplink_vendors.cuda.graph import backend, patches
 from dicp import torch_internals
-from dicp.dynamo_bridge import layout, measure, report, shortcut
+from dicp.dynamo_bridge import report
 from dicp.dynamo_bridge.options import of_mode, resolve
+from dicp.dynamo_bridge.passes import layout
+from dicp.dynamo_bridge.tuning import autotune, bypass
 from tests.dicp import blocks
 
 
@@ -53,7 +55,7 @@ def test_a_training_step_that_does_not_win_clearly_stays_eager(
     monkeypatch: pytest.MonkeyPatch, seconds: float, winner: str
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(measure, "_now", lambda args: now[0])
+    monkeypatch.setattr(autotune, "_now", lambda args: now[0])
     weight, calls = nn.Parameter(torch.ones(2)), list[str]()
 
     def candidate(name: str, seconds: float) -> Any:
@@ -64,9 +66,9 @@ def test_a_training_step_that_does_not_win_clearly_stays_eager(
 
         return run
 
-    told: list[measure.Decision] = []
+    told: list[autotune.Decision] = []
     both = candidate("compiled", seconds), candidate("eager", 1)
-    choice = measure.TrainingChoice(*both, told.append)
+    choice = autotune.TrainingChoice(*both, told.append)
     choice(torch.ones(2), weight)[0].sum().backward()
     assert torch.equal(weight.grad, torch.ones(2))  # type: ignore[arg-type]  # of this call alone
     assert calls[-1] == winner
@@ -86,8 +88,8 @@ def test_a_trial_gives_each_step_the_program_s_values_in_one_place() -> None:
         return (x * w,)
 
     x, weight = torch.ones(2), nn.Parameter(torch.ones(2))
-    measure._training_times([run, run], [x, weight])
-    assert len(given) == 2 * (measure.WARM + measure.ROUNDS)
+    autotune._training_times([run, run], [x, weight])
+    assert len(given) == 2 * (autotune.WARM + autotune.ROUNDS)
     assert set(given) == {(1.0, given[0][1])}
     assert given[0][1] != x.data_ptr() and torch.equal(x, torch.ones(2))
 
@@ -97,7 +99,7 @@ def test_a_model_whose_compiled_steps_lose_is_trained_eagerly_and_says_so(
 ) -> None:
     """A compiler whose code is slow: time goes on when it runs, and not by itself."""
     now, calls = [0.0], [0]
-    monkeypatch.setattr(measure, "_now", lambda args: now[0])
+    monkeypatch.setattr(autotune, "_now", lambda args: now[0])
 
     def slow(gm: fx.GraphModule, *rest: Any) -> Any:
         def run(*args: Any) -> Any:
@@ -142,8 +144,8 @@ def test_a_module_whose_graphs_win_alone_and_lose_in_the_program_s_steps_is_trai
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(measure, "_now", lambda args: now[0])
-    monkeypatch.setattr(measure, "_training_times", lambda both, args: [1.0, 2.0])
+    monkeypatch.setattr(autotune, "_now", lambda args: now[0])
+    monkeypatch.setattr(autotune, "_training_times", lambda both, args: [1.0, 2.0])
 
     def slow(gm: fx.GraphModule, *rest: Any) -> Any:
         def run(*args: Any) -> Any:
@@ -156,7 +158,7 @@ def test_a_module_whose_graphs_win_alone_and_lose_in_the_program_s_steps_is_trai
     model, before = Broken(), len(report.RECORDS)
     same, x = copy.deepcopy(model), torch.randn(3, 4)
     compiled = torch.compile(model, backend=backend, options={"measure": True})
-    for _ in range(2 + 2 * measure.BLOCK * (measure.ROUNDS + 1)):
+    for _ in range(2 + 2 * autotune.BLOCK * (autotune.ROUNDS + 1)):
         mine, plain = gradients(model, compiled, (x,)), gradients(same, same, (x,))
         torch.testing.assert_close(mine, plain)
     assert [record.decision for record in report.RECORDS[before:]] == [
@@ -181,10 +183,10 @@ def test_a_module_in_a_checkpoint_runs_one_thing_in_forward_and_backward(
     x = torch.randn(3, 4, requires_grad=True)
     for _ in range(before):
         compiled(x).sum().backward()
-    assert shortcut.measures(compiled) == bool(before)
+    assert bypass.measures(compiled) == bool(before)
     for _ in range(2):
         checkpoint(compiled, x, use_reentrant=False).sum().backward()
-        assert not shortcut.measures(compiled)
+        assert not bypass.measures(compiled)
 
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")  # inductor's own imports

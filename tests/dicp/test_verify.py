@@ -9,7 +9,7 @@ import torch
 
 import dicp
 from deeplink.errors import VerifyError
-from dicp.dynamo_bridge import rewrite
+from dicp.dynamo_bridge.passes import rewrite
 from tests.dicp import blocks, toy
 
 

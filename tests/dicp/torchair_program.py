@@ -27,9 +27,9 @@ from deeplink.judge import judge
 from deeplink_vendors.ascend.graph import backend
 from deeplink_vendors.ascend.graph.graph import Graph
 from deeplink_vendors.ascend.graph.interpreter import Simulation
-from dicp.dynamo_bridge import decompose
-from dicp.dynamo_bridge.canonical import canonicalise
 from dicp.dynamo_bridge.codegen import emit
+from dicp.dynamo_bridge.passes import decompose
+from dicp.dynamo_bridge.passes.canonical import canonicalise
 from tests.dicp import sim_models
 
 NATIVE = ("_torchair", "_npu_graph_executor", "_npu_utils", "_abi_compat_ge_apis")

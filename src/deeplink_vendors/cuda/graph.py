@@ -14,14 +14,15 @@ import torch
 from torch import Tensor, fx
 
 from deeplink_vendors.cuda import replay
-from dicp import torch_internals, work
+from dicp import torch_internals, workload
 from dicp.backend import Backend
-from dicp.dynamo_bridge import library, report
+from dicp.dynamo_bridge import report
 from dicp.dynamo_bridge.build import timed
+from dicp.dynamo_bridge.cache import inductor_library
 from dicp.dynamo_bridge.compile_fx import measured, trained, wants_gradients
-from dicp.dynamo_bridge.layout import cancel_permutes
 from dicp.dynamo_bridge.options import Options
-from dicp.dynamo_bridge.prepack import Packed, Packing, Packs
+from dicp.dynamo_bridge.passes.layout import cancel_permutes
+from dicp.dynamo_bridge.tuning.prepack import Packed, Packing, Packs
 
 
 def compile_whole(
@@ -65,9 +66,12 @@ def _packed(
 ) -> Callable[..., Any]:
     """Inference on the CPU: weights of linears laid out and joined for their products."""
     weights = torch_internals.parameters(gm) if options.freeze else {}
-    key, changing = library.key(gm, backend, options, weights, given), torch_internals.sizes(gm)
+    key, changing = (
+        inductor_library.key(gm, backend, options, weights, given),
+        torch_internals.sizes(gm),
+    )
     with timed(record, "load"):
-        found = library.find(key, backend, _few_rows, changing)
+        found = inductor_library.find(key, backend, _few_rows, changing)
     if found is not None:
         run, packs = _unboxed(found[0]), found[1]
         record.cached = 1
@@ -88,12 +92,12 @@ def _compiled(
     """What inductor makes of a graph with packed weights; it is kept under a key."""
     torch_internals.check_cpp()
     packing, changing = Packing(gm, weights, _few_rows), torch_internals.sizes(gm)
-    watch = None if packing.lacks else library.watch(key, packing.gm, backend)
+    watch = None if packing.lacks else inductor_library.watch(key, packing.gm, backend)
     packed = packing.inputs(inputs, weights) if packing.groups else inputs
     whole = packing.gm if packing.groups else gm
     run = torch_internals.inductor(whole, packed, given, cancel_permutes, watch=watch)
     if key is not None and watch is not None:
-        library.keep(key, backend, watch.library, packing, changing)
+        inductor_library.keep(key, backend, watch.library, packing, changing)
     return run, packing
 
 
@@ -139,5 +143,5 @@ backend = Backend(
     devices=("cpu", "cuda"),
     dynamic="native",
     training=True,
-    fastest=frozenset({work.PRODUCTS}),
+    fastest=frozenset({workload.PRODUCTS}),
 )

@@ -16,18 +16,20 @@ from torch import Tensor, fx
 
 from dicp import torch_internals
 from dicp.backend import Backend
-from dicp.dynamo_bridge import blame, plan, report
-from dicp.dynamo_bridge.canonical import canonicalise
-from dicp.dynamo_bridge.fold import Folded, fold
-from dicp.dynamo_bridge.freeze import Frozen, lift_attributes
-from dicp.dynamo_bridge.in_place import write_in_place
-from dicp.dynamo_bridge.layout import arrange
+from dicp.dynamo_bridge import report
+from dicp.dynamo_bridge.cache import graph_cache
+from dicp.dynamo_bridge.debug import blame
 from dicp.dynamo_bridge.load import make_part
-from dicp.dynamo_bridge.merge import merge
 from dicp.dynamo_bridge.options import Options
 from dicp.dynamo_bridge.partition import split
+from dicp.dynamo_bridge.passes.canonical import canonicalise
+from dicp.dynamo_bridge.passes.fold import Folded, fold
+from dicp.dynamo_bridge.passes.freeze import Frozen, lift_attributes
+from dicp.dynamo_bridge.passes.in_place import write_in_place
+from dicp.dynamo_bridge.passes.layout import arrange
+from dicp.dynamo_bridge.passes.merge import merge
+from dicp.dynamo_bridge.passes.rewrite import activate, rewrite
 from dicp.dynamo_bridge.report import Record
-from dicp.dynamo_bridge.rewrite import activate, rewrite
 from dicp.dynamo_bridge.run import Constants, Program, finisher, orders_of
 
 log = logging.getLogger("dicp")
@@ -39,7 +41,7 @@ def build(
     options: Options,
     weights: Mapping[int, Tensor],
     record: Record | None = None,
-    keep: Callable[[plan.Plan], None] | None = None,
+    keep: Callable[[graph_cache.Plan], None] | None = None,
 ) -> Program:
     """A program for a graph; `weights` are those of its inputs that are to be constants. `keep`
     gets its plan.
@@ -85,7 +87,7 @@ def _build(
     options: Options,
     weights: Mapping[int, Tensor],
     record: Record,
-    keep: Callable[[plan.Plan], None] | None,
+    keep: Callable[[graph_cache.Plan], None] | None,
 ) -> Program:
     inputs = gm.graph.find_nodes(op="placeholder")
     numbers = {node.name: number for number, node in enumerate(inputs)}
@@ -114,7 +116,7 @@ def _build(
     frozen = Frozen(weights)
     finish = finisher(orders)
     program = Program(whole, parts, frozen, numbers, known, constants, finish, record)
-    if keep and (kept := plan.describe(program, folded, attributes, names, orders)):
+    if keep and (kept := graph_cache.describe(program, folded, attributes, names, orders)):
         keep(kept)
     return program
 

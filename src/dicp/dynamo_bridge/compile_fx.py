@@ -14,11 +14,14 @@ from torch import Tensor, fx
 
 from dicp import torch_internals
 from dicp.backend import Backend, find
-from dicp.dynamo_bridge import decompose, plan, precompile, report, shortcut
+from dicp.dynamo_bridge import report
 from dicp.dynamo_bridge.build import boxed, build, timed
-from dicp.dynamo_bridge.measure import Choice, Decision, TrainingChoice
+from dicp.dynamo_bridge.cache import graph_cache, precompile
 from dicp.dynamo_bridge.options import Options, of_mode, resolve
+from dicp.dynamo_bridge.passes import decompose
 from dicp.dynamo_bridge.run import Program
+from dicp.dynamo_bridge.tuning import bypass
+from dicp.dynamo_bridge.tuning.autotune import Choice, Decision, TrainingChoice
 
 log = logging.getLogger("dicp")
 
@@ -60,7 +63,7 @@ def _compiled(
         return gm.forward
     weights = torch_internals.parameters(gm) if chosen.freeze else {}
     record = report.begin(backend.label, "inference")
-    key, changing = plan.key(gm, backend, chosen, weights), torch_internals.sizes(gm)
+    key, changing = graph_cache.key(gm, backend, chosen, weights), torch_internals.sizes(gm)
     compiled = _from_disk(key, backend, weights, record, changing)
     if compiled is None:
         compiled = _compile(gm, example_inputs, backend, chosen, weights, record, key)
@@ -91,7 +94,7 @@ def _untraceable(
         nonlocal ask
         if ask:
             ask = False
-            shortcut.measure_call(lambda _: None, 0.0, training)
+            bypass.measure_call(lambda _: None, 0.0, training)
         return gm.forward(*args)
 
     return run
@@ -151,9 +154,9 @@ def measured(
             told = f"{call}, with torch.compile's own part; the graph alone: {inner}"
             tell(told, call.winner)
 
-        took = inner.seconds.get(inner.winner, shortcut.SHORT)
+        took = inner.seconds.get(inner.winner, bypass.SHORT)
         doubted = inner.winner == "eager" and not inner.final  # compiled may win yet
-        if not doubted and shortcut.measure_call(whole, took):
+        if not doubted and bypass.measure_call(whole, took):
             return True
         tell(str(inner), inner.winner)
         return False
@@ -181,7 +184,7 @@ def trained(
 
         if trial.winner == "eager":
             tell(trial.of_steps())
-        shortcut.measure_call(whole, trial.seconds[trial.winner], training=True)
+        bypass.measure_call(whole, trial.seconds[trial.winner], training=True)
 
     choice = TrainingChoice(compiled, eager, decided)
     return choice
@@ -198,7 +201,7 @@ def _from_disk(
     if key is None:
         return None
     with torch_internals.without_modes(), timed(record, "load"):
-        program = plan.load(key, backend, weights, record, changing)
+        program = graph_cache.load(key, backend, weights, record, changing)
     return None if program is None else _direct(program)
 
 
@@ -214,16 +217,16 @@ def _compile(
     plain: list[Program] = []
     start = time.perf_counter()
 
-    def keep(made: plan.Plan) -> None:
+    def keep(made: graph_cache.Plan) -> None:
         guards = torch_internals.guards_on(torch_internals.sizes(gm))
         if key is not None and guards is not None:
-            plan.save(key, replace(made, guards=guards), backend)
+            graph_cache.save(key, replace(made, guards=guards), backend)
 
     def inference(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         record.seconds["trace"] = time.perf_counter() - start
         # with another number of inputs, AOTAutograd changed which is which
         mine = weights if len(inputs) == len(example_inputs) else {}
-        same = plan.is_plain(gm, graph)
+        same = graph_cache.is_plain(gm, graph)
         program = build(graph, backend, options, mine, record, keep if same and key else None)
         if same:
             plain.append(program)

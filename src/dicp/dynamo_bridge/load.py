@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from deeplink import settings
 from deeplink.errors import CompileError, DeeplinkError
 from dicp.backend import Backend, Executable, Loading
-from dicp.dynamo_bridge import cache, report
+from dicp.dynamo_bridge import disk_cache, report
 from dicp.dynamo_bridge.codegen import describe, emit, results_of
 from dicp.dynamo_bridge.options import Options
 from dicp.dynamo_bridge.partition import extract, reason
@@ -103,8 +103,8 @@ class _Maker:
             return backend.compile(emit(gm, backend, own))
 
         if self.options.cache:
-            self.key = cache.key(gm, backend, own)
-            blob, found = cache.get(self.key, backend, make)
+            self.key = disk_cache.key(gm, backend, own)
+            blob, found = disk_cache.get(self.key, backend, make)
             self.record.cached += found
         else:
             blob = make()

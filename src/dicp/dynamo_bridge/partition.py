@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves
 
 from dicp.backend import Backend
-from dicp.dynamo_bridge.canonical import VIEWS
+from dicp.dynamo_bridge.passes.canonical import VIEWS
 from dicp.dynamo_bridge.specialize import at_example, is_dynamic
 
 NO_WORK = "nothing to compute in its partition"  # a reason that is no gap of the backend

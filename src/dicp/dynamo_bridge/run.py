@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, fx
 
 from dicp.backend import Executable, Result
-from dicp.dynamo_bridge.freeze import Frozen
 from dicp.dynamo_bridge.partition import Split
+from dicp.dynamo_bridge.passes.freeze import Frozen
 from dicp.dynamo_bridge.report import Record
 
 Constants = Mapping[str, Tensor]

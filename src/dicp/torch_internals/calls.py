@@ -81,7 +81,8 @@ def saves_by_hooks() -> bool:
 
 
 _STRAIGHT = Straight.__call__.__code__
-_BETWEEN = ("dicp.dynamo_bridge.shortcut", "dicp.dynamo_bridge.measure")  # of a call and its module
+# Modules between a call and its module.
+_BETWEEN = ("dicp.dynamo_bridge.tuning.bypass", "dicp.dynamo_bridge.tuning.autotune")
 _MODULE_CALLS = (torch.nn.Module._wrapped_call_impl.__code__, torch.nn.Module._call_impl.__code__)
 
 

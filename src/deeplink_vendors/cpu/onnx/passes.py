@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from deeplink_vendors.cpu.onnx.conversion import known
-from dicp.dynamo_bridge import infer
+from dicp.dynamo_bridge.passes import infer
 
 aten, dicp = torch.ops.aten, torch.ops.dicp
 

@@ -18,7 +18,7 @@ from deeplink_vendors.cpu.onnx.passes import tidy
 from deeplink_vendors.cpu.onnx.support import KEPT
 from deeplink_vendors.cpu.openvino.conversions import conversions, supports
 from deeplink_vendors.cpu.packages import version_of
-from dicp import work
+from dicp import workload
 from dicp.apart import of_dlinfer
 from dicp.backend import Backend, Executable, Loading
 
@@ -67,5 +67,5 @@ backend = Backend(
     passes=(tidy,),
     dynamic="native",
     through_host=True,
-    fastest=frozenset({work.CONVOLUTIONS}),
+    fastest=frozenset({workload.CONVOLUTIONS}),
 )

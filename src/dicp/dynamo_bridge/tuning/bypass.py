@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dicp import torch_internals
-from dicp.dynamo_bridge.measure import Choice, Decision, Run, StepChoice
+from dicp.dynamo_bridge.tuning.autotune import Choice, Decision, Run, StepChoice
 
 GAIN = 1.08  # of a whole call: what its guards take varies with what fills the caches
 SHORT = 5e-3  # seconds of one graph: in a longer one torch.compile's own part is lost in the noise

@@ -21,9 +21,10 @@ from torch import Tensor, fx
 from deeplink import settings
 from dicp import torch_internals
 from dicp.backend import Backend
-from dicp.dynamo_bridge import cache, plan
+from dicp.dynamo_bridge import disk_cache
+from dicp.dynamo_bridge.cache import graph_cache
 from dicp.dynamo_bridge.options import Options
-from dicp.dynamo_bridge.prepack import Packs
+from dicp.dynamo_bridge.tuning.prepack import Packs
 
 log = logging.getLogger("dicp")
 KIND = "library"
@@ -51,7 +52,10 @@ def key(
     """
     if torch.is_autocast_enabled("cpu") or not patches.get("cpp_wrapper"):
         return None  # AOTAutograd switches autocast off in a call; or: no library
-    graph, state = plan.key(gm, backend, options, weights), torch_internals.state_of_inductor()
+    graph, state = (
+        graph_cache.key(gm, backend, options, weights),
+        torch_internals.state_of_inductor(),
+    )
     if graph is None or state is None:
         return None
     return hashlib.sha256(repr((graph, state, sorted(patches.items()))).encode()).hexdigest()
@@ -61,9 +65,11 @@ def watch(key: str | None, gm: fx.GraphModule, backend: Backend) -> torch_intern
     """What sees the library that is made of a graph, where it is to be kept. Where something is
     kept that does not serve, torch's own cache, which watching keeps from its work, serves better.
     """
-    if key is None or cache.find(key, backend, KIND) is not None:
+    if key is None or disk_cache.find(key, backend, KIND) is not None:
         return None
-    return torch_internals.Watch(lambda graph: plan.is_plain(gm, graph) and _gives_own(graph))
+    return torch_internals.Watch(
+        lambda graph: graph_cache.is_plain(gm, graph) and _gives_own(graph)
+    )
 
 
 def _gives_own(graph: fx.GraphModule) -> bool:
@@ -91,14 +97,14 @@ def keep(
     made = None if guards is None else made
     plain = Packs(packs.groups, packs.few, packs.kept)
     blob = pickle.dumps(Kept(made, plain, guards or ""))
-    cache.get(key, backend, lambda: blob, KIND)
+    disk_cache.get(key, backend, lambda: blob, KIND)
 
 
 def find(
     key: str | None, backend: Backend, few: Callable[[], Any], changing: Sequence[torch.SymInt]
 ) -> tuple[Callable[[list[Any]], list[Any]], Packs] | None:
     """What is kept under a key, opened; `few` finds the op for few rows, asked where it is used."""
-    kept: Kept | None = None if key is None else cache.load(key, backend, KIND)
+    kept: Kept | None = None if key is None else disk_cache.load(key, backend, KIND)
     if kept is None or kept.library is None or not torch_internals.holds(kept.guards, changing):
         return None
     if any(kept.packs.few) and few() is None:

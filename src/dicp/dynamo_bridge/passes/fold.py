@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves
 
-from dicp.dynamo_bridge.freeze import add_placeholder
+from dicp.dynamo_bridge.passes.freeze import add_placeholder
 
 LARGEST = 1 << 22  # elements of a constant that is larger than what it is made from
 

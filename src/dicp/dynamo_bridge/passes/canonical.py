@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from dicp.backend import Backend
-from dicp.dynamo_bridge import infer
+from dicp.dynamo_bridge.passes import infer
 
 aten = torch.ops.aten
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, fx
 
 from dicp.backend import Backend
-from dicp.dynamo_bridge import infer
-from dicp.dynamo_bridge.match import Bound, Call, Either, Free, call, match
+from dicp.dynamo_bridge.passes import infer
+from dicp.dynamo_bridge.passes.match import Bound, Call, Either, Free, call, match
 
 aten, dicp = torch.ops.aten, torch.ops.dicp
 CASTS = (aten._to_copy.default, torch.ops.prims.convert_element_type.default)

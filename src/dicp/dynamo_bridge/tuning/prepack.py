@@ -25,9 +25,9 @@ from torch import Tensor, fx
 from torch.nn import functional as F
 
 from dicp import torch_internals
-from dicp.dynamo_bridge.freeze import Frozen, add_placeholder
-from dicp.dynamo_bridge.measure import seconds
+from dicp.dynamo_bridge.passes.freeze import Frozen, add_placeholder
 from dicp.dynamo_bridge.run import RESTLESS
+from dicp.dynamo_bridge.tuning.autotune import seconds
 
 FEW = 32  # rows
 MANY = 256  # rows up to which the op of few rows may be the faster one

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dicp.dynamo_bridge.canonical import VIEWS
+from dicp.dynamo_bridge.passes.canonical import VIEWS
 
 FUNCTIONAL = torch.ops.higher_order.auto_functionalized_v2
 BASES = "_all_bases"

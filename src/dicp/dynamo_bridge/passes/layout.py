@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from dicp.backend import Backend
-from dicp.dynamo_bridge import infer
+from dicp.dynamo_bridge.passes import infer
 
 aten, dicp = torch.ops.aten, torch.ops.dicp
 TO_LAST, TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]

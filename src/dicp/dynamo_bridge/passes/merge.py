@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from dicp.backend import Backend
-from dicp.dynamo_bridge import infer
+from dicp.dynamo_bridge.passes import infer
 
 aten, dicp = torch.ops.aten, torch.ops.dicp
 WIDE = (torch.float32, torch.float64)

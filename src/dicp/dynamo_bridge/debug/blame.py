@@ -12,9 +12,9 @@ from torch import fx
 from deeplink import settings
 from deeplink.errors import VerifyError
 from dicp.backend import Executable
-from dicp.dynamo_bridge import verify
 from dicp.dynamo_bridge.codegen import user_line
-from dicp.dynamo_bridge.minify import Cut, minify, write_script
+from dicp.dynamo_bridge.debug import verify
+from dicp.dynamo_bridge.debug.minify import Cut, minify, write_script
 from dicp.dynamo_bridge.run import Constants, Part, Program
 
 # Compiles a graph anew and runs it; the inputs of these names are constants.

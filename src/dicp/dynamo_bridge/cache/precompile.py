@@ -21,7 +21,8 @@ from deeplink import settings
 from deeplink.errors import CompileError, DeeplinkError
 from dicp import torch_internals
 from dicp.backend import Backend, find
-from dicp.dynamo_bridge import cache, identity, plan
+from dicp.dynamo_bridge import disk_cache
+from dicp.dynamo_bridge.cache import graph_cache, guard_identity
 from dicp.dynamo_bridge.options import Options, resolve
 
 log = logging.getLogger("dicp")
@@ -36,13 +37,13 @@ class Kept:
     key: str  # of its plan
     head: tuple[str, ...]  # of the versions that the key is for
     weights: tuple[int, ...]
-    rows: plan.Rows
+    rows: graph_cache.Rows
     attributes: dict[str, Tensor]
     asked: str
-    names: tuple[identity.Named, ...] = ()
+    names: tuple[guard_identity.Named, ...] = ()
 
     def module(self) -> fx.GraphModule:
-        gm = plan.module_of(self.rows)
+        gm = graph_cache.module_of(self.rows)
         for name, tensor in self.attributes.items():
             gm.register_buffer(name, tensor)
         return gm
@@ -59,17 +60,17 @@ def keep(
     where torch does not ask for it.
     """
     name, asked = torch_internals.precompiled_name(gm), _asked()
-    rows = None if name is None or key is None else plan.rows_of(gm)
+    rows = None if name is None or key is None else graph_cache.rows_of(gm)
     if name is None or key is None or asked is None or rows is None or not _found_by_name(backend):
         return None
     attributes = {str(n.target): getattr(gm, str(n.target)) for n in _attributes(gm)}
-    head = cache.head(backend)
+    head = disk_cache.head(backend)
     made = Kept(backend.name, options, key, head, tuple(weights), rows, attributes, asked)
     left_out = torch_internals.guards_of_trace()
 
     def record() -> bool:
         scope = torch_internals.compiled_globals()
-        names = None if scope is None else identity.named(left_out(), scope)
+        names = None if scope is None else guard_identity.named(left_out(), scope)
         if names is None:
             log.info("a trace is not kept: it calls what has no name in another process")
             return False
@@ -102,7 +103,7 @@ def _asked() -> str | None:
 
 def is_current(kept: Kept, backend: Backend) -> bool:
     """Whether the plan was made by the versions that are here now."""
-    return kept.head == cache.head(backend)
+    return kept.head == disk_cache.head(backend)
 
 
 def _attributes(gm: fx.GraphModule) -> list[fx.Node]:

@@ -25,13 +25,13 @@ from torch.utils._pytree import tree_leaves
 from deeplink.tensors import bytes_of
 from dicp import torch_internals
 from dicp.backend import Backend
-from dicp.dynamo_bridge import cache
-from dicp.dynamo_bridge.canonical import VIEWS
-from dicp.dynamo_bridge.fold import Folded
-from dicp.dynamo_bridge.freeze import Frozen
+from dicp.dynamo_bridge import disk_cache
 from dicp.dynamo_bridge.load import open_blob
 from dicp.dynamo_bridge.options import Options
 from dicp.dynamo_bridge.partition import Split
+from dicp.dynamo_bridge.passes.canonical import VIEWS
+from dicp.dynamo_bridge.passes.fold import Folded
+from dicp.dynamo_bridge.passes.freeze import Frozen
 from dicp.dynamo_bridge.report import Record
 from dicp.dynamo_bridge.run import Constants, Part, Program, Shape, finisher
 
@@ -97,7 +97,9 @@ def key(
     ranges = torch_internals.ranges(torch_internals.sizes(gm))
     if options.verify or not options.cache or backend.embeds or ranges is None:
         return None
-    digest = hashlib.sha256(repr((cache.head(backend), asdict(options), sorted(weights))).encode())
+    digest = hashlib.sha256(
+        repr((disk_cache.head(backend), asdict(options), sorted(weights))).encode()
+    )
     digest.update(repr((_state(), ranges)).encode())
     symbols = {name for name, _ in ranges}
     for node in gm.graph.nodes:
@@ -107,7 +109,7 @@ def key(
             return None
         args = map_aggregate(node.args, _written)
         row = (node.op, node.name, target, args, {k: str(v) for k, v in node.kwargs.items()})
-        digest.update(repr((row, cache.known(value))).encode())
+        digest.update(repr((row, disk_cache.known(value))).encode())
         if node.op == "get_attr":
             constant = getattr(gm, str(node.target), None)
             if not isinstance(constant, Tensor):
@@ -179,7 +181,7 @@ def save(key: str, plan: Plan, backend: Backend) -> None:
         blob = pickle.dumps(plan)
     except (pickle.PicklingError, TypeError, AttributeError):
         return
-    cache.get(key, backend, lambda: blob, kind="plan")
+    disk_cache.get(key, backend, lambda: blob, kind="plan")
 
 
 def describe(
@@ -218,10 +220,10 @@ def load(
     changing: Sequence[torch.SymInt] = (),
 ) -> Program | None:
     """The program of a key, when all of it is on disk; `changing` are the sizes that do."""
-    plan: Plan | None = cache.load(key, backend, "plan")
+    plan: Plan | None = disk_cache.load(key, backend, "plan")
     if plan is None or not torch_internals.holds(plan.guards, changing):
         return None
-    blobs = [cache.find(part_key, backend) for _, part_key in plan.parts]
+    blobs = [disk_cache.find(part_key, backend) for _, part_key in plan.parts]
     if any(found is None for found in blobs):
         return None
     for name in ("nodes", "taken", "parts", "frozen", "eager"):
