@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native core (csrc/bind.cpp)."""
+"""The native core (csrc/python/bind.cpp)."""
 
 from collections.abc import Callable
 from typing import Any

@@ -71,17 +71,17 @@ def _register() -> vendor.Vendor:
     generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
-    for name in ("distributed", "sharing", "compile"):
+    for name in ("distributed", "ipc", "compile"):
         importlib.import_module(f"torch_dipu.{name}").register(chip)
     importlib.import_module("torch_dipu.routes").register(found)
-    aids = importlib.import_module("torch_dipu.aids")
-    aids.register()
+    switches = importlib.import_module("torch_dipu.debug.switches")
+    switches.register()
     getattr(chip, "start", lambda: None)()
     core.make_missing_autograd_threads()
     atexit.register(core.finish_memory_check)  # after the next: the last registered is the first
     atexit.register(core.drain_autograd)
     atexit.register(core.rest_groups)
-    atexit.register(aids.stop_watching)  # before that: it is no call of the program's
+    atexit.register(switches.stop_watching)  # before that: it is no call of the program's
     return found
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A vendor's C functions as routes: how each parameter comes from an overload's stack.
 
-Decided when the library is loaded; the calls are made by csrc/c_route.cpp, without Python.
+Decided when the library is loaded; the calls are made by csrc/routes/c_route.cpp, without Python.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from torch import Tensor
 from deeplink import settings
 from deeplink.errors import NoKernelError
 from deeplink.vendor import Vendor
-from torch_dipu import _C, names
+from torch_dipu import _C, op_patterns
 
 log = logging.getLogger(__name__)
 Kernel = Callable[..., Any]
@@ -60,7 +60,7 @@ def register(vendor: Vendor) -> None:
     kernels = settings.DIPU_KERNELS.get() or vendor.kernels
     # both are read for a vendor without kernels, too: a value that is not allowed is refused
     is_off = settings.DIPU_WITH_DIOPI_LIBRARY.get() == "disable"
-    names.matching(settings.DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS.get())
+    op_patterns.matching(settings.DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS.get())
     if not kernels or is_off:
         return
     from dataclasses import replace
@@ -77,7 +77,7 @@ def bind(implementation: Any) -> Counts:
 
     unbind()
     resolved = implementation.resolve()
-    kept = names.matching(settings.DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS.get())
+    kept = op_patterns.matching(settings.DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS.get())
     aten = [name for name in _C.operators() if name.startswith("aten::")]
     engine = {name for name in aten if _has(name, "PrivateUse1")}  # some are sparse only
     found: dict[str, list[_C.Route]] = {name: [] for name in engine}
@@ -149,7 +149,9 @@ def _routes(overload: str, op: Any, resolved: Any, in_engine: bool) -> list[_C.R
     if resolved.route not in ("kernel", "decomposition"):
         return []
     call, numbers = _call(overload, op, resolved)
-    who = names.diopi_name(overload) if resolved.route == "kernel" else ", ".join(resolved.uses)
+    who = (
+        op_patterns.diopi_name(overload) if resolved.route == "kernel" else ", ".join(resolved.uses)
+    )
     return [_C.python_route(resolved.route, who, call, numbers)]
 
 

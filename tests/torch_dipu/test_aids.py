@@ -15,8 +15,8 @@ from torch import Tensor
 from deeplink.errors import NoKernelError
 from diopi import implementation
 from tests.torch_dipu.interpreter import output_of, run_python
-from torch_dipu import _C, names, routes
-from torch_dipu.names import UnknownOperatorError
+from torch_dipu import _C, op_patterns, routes
+from torch_dipu.op_patterns import UnknownOperatorError
 
 FORCE, DUMP = "DIPU_FORCE_FALLBACK_OPS_LIST", "DIPU_DUMP_OP_ARGS"
 COMPARE = "DIPU_AUTOCOMPARE_OPS_LIST"
@@ -64,7 +64,7 @@ def test_a_forced_operator_works_on_copies() -> None:
     host = torch.dipu.host_view(x)
     assert host is not None
     assert torch.ops.aids_test.address(x) == host.data_ptr()
-    _C.set_forced(["aids_test::address"], names.ALWAYS)
+    _C.set_forced(["aids_test::address"], op_patterns.ALWAYS)
     assert torch.ops.aids_test.address(x) != host.data_ptr()
 
 
@@ -84,7 +84,7 @@ def test_everything_can_be_forced() -> None:
     (square() @ weight).relu().sum().backward()
     assert weight.grad is not None
     assert weight.grad.tolist() == [[4.0, 4.0], [6.0, 6.0]]
-    assert len(names.matching([".*"])) > 1000
+    assert len(op_patterns.matching([".*"])) > 1000
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,9 @@ def test_everything_can_be_forced() -> None:
     ],
 )
 def test_every_spelling_of_an_operator_means_it(entry: str) -> None:
-    overloads = set(names.matching([entry]))  # others are in it once they were called, as mm.dtype
+    overloads = set(
+        op_patterns.matching([entry])
+    )  # others are in it once they were called, as mm.dtype
     assert overloads >= {"aten::mm", "aten::mm.out"}
     assert {overload.partition(".")[0] for overload in overloads} == {"aten::mm"}
 
@@ -117,7 +119,7 @@ def test_forcing_is_said_and_a_wrong_name_does_not_end_the_program(caplog: Any) 
 
 def test_a_pattern_that_is_no_expression_is_refused() -> None:
     with pytest.raises(UnknownOperatorError, match=r"'add\(' is neither an operator nor"):
-        names.matching(["add("])
+        op_patterns.matching(["add("])
 
 
 # The dump.

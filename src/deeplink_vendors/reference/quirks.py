@@ -21,8 +21,8 @@ import torch
 from deeplink import settings
 from deeplink.errors import DeeplinkError
 from deeplink_vendors.reference.faults import FAULTS, Call, Fault
-from torch_dipu import _C, names
-from torch_dipu.names import UnknownOperatorError
+from torch_dipu import _C, op_patterns
+from torch_dipu.op_patterns import UnknownOperatorError
 
 
 class QuirkError(DeeplinkError):
@@ -119,14 +119,14 @@ def _pattern(name: str, fault: Fault, ops: str) -> str:
     if fault.around is None or ops == fault.ops:
         return ops
     try:
-        found = names.matching([ops])
+        found = op_patterns.matching([ops])
     except UnknownOperatorError as error:
         raise QuirkError(
             f"quirk {name!r}: {error.message}",
             error.hint or "for example: add, add.Tensor, aten.add.Tensor; '.*' is all.",
         ) from None
-    if not names.NAME.fullmatch(names.spelled(ops)):
-        return names.spelled(ops)  # a regular expression
+    if not op_patterns.NAME.fullmatch(op_patterns.spelled(ops)):
+        return op_patterns.spelled(ops)  # a regular expression
     return "|".join(re.escape(overload.removeprefix("aten::")) for overload in found)
 
 
@@ -169,8 +169,8 @@ def _hook(operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 @cache
 def _forced(patterns: tuple[str, ...]) -> frozenset[str]:
     """The operators that are forced to the CPU, however they are called."""
-    found = names.matching(patterns) if patterns else {}
-    return frozenset(name for name, mode in found.items() if mode == names.ALWAYS)
+    found = op_patterns.matching(patterns) if patterns else {}
+    return frozenset(name for name, mode in found.items() if mode == op_patterns.ALWAYS)
 
 
 def _run(call: Call, todo: list[Active]) -> Any:

@@ -163,9 +163,9 @@ def memory_check_report() -> str:
 
 def ipc_collect() -> None:
     """Lets go of memory that other processes have finished with."""
-    from torch_dipu import sharing
+    from torch_dipu import ipc
 
-    sharing.collect()
+    ipc.collect()
 
 
 METRICS = {

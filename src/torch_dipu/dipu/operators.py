@@ -21,7 +21,7 @@ By = Literal[
     "cpu",  # the CPU's kernel, on copies: the host does not reach the memory, or it is forced
     "nothing",
 ]
-FORCED = 4  # as csrc/engine.h has it
+FORCED = 4  # as csrc/engine/engine.h has it
 COMPOSITES = (
     "CompositeImplicitAutograd",
     "CompositeExplicitAutograd",

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// What Python sees of the core: torch_dipu._C.
+#include <ATen/ops/ones.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+
+#include "distributed/collective_log.h"
+#include "distributed/dicl.h"
+#include "routes/c_route.h"
+#include "routes/python_hook.h"
+#include "runtime/core.h"
+
+namespace py = pybind11;
+
+namespace dipu {
+
+void register_hooks();
+void register_profiler();
+void bind_memory(py::module_& m);
+
+static void initialize(uintptr_t table, bool calls_python) {
+  static bool done = false;
+  TORCH_CHECK(!done, "torch_dipu is initialised already");
+  bind_runtime(reinterpret_cast<const DipuRuntime*>(table), calls_python);
+  register_hooks();
+  install_redirect();
+  register_engine();
+  register_profiler();
+  done = true;
+}
+
+static py::dict device_info(int device) {
+  DipuDeviceInfo info{};
+  check(runtime().device_info(resolve_device(device), &info), "device_info");
+  py::dict result;
+  result["name"] = std::string(info.name);
+  result["total_memory"] = info.total_memory;
+  result["major"] = info.major;
+  result["minor"] = info.minor;
+  result["multi_processor_count"] = info.multiprocessors;
+  return result;
+}
+
+static py::tuple export_memory(const at::Tensor& t) {
+  TORCH_CHECK(runtime().memory_export != nullptr, "this DIPU vendor cannot share memory between processes");
+  int fd = -1;
+  uint64_t offset = 0;
+  auto& storage = t.storage();
+  check(runtime().memory_export(t.device().index(), storage.mutable_data(), &fd, &offset), "memory_export");
+  return py::make_tuple(fd, offset, storage.nbytes());
+}
+
+static at::Tensor import_bytes(int device, int fd, uint64_t offset, size_t bytes, int token) {
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), bytes, import_memory(device, fd, offset, bytes, token), device_allocator(), false);
+  auto result = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), caffe2::TypeMeta::fromScalarType(at::kByte));
+  result.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<int64_t>(bytes)});
+  return result;
+}
+
+// Calls a compiled host function; what it allocates is device memory, what it draws the device's.
+static py::object run_on_host_py(const py::function& function, const py::list& inputs, int device) {
+  BorrowEngine engine(device);
+  RedirectGuard redirect(device);
+  return function(inputs);
+}
+
+// What such a function returned, on the device where that is wanted; an input comes back as itself.
+static py::list adopt_outputs(
+    py::list outputs, const std::vector<bool>& wanted, const std::vector<at::Tensor>& host_inputs,
+    const std::vector<at::Tensor>& device_inputs, int device) {
+  std::vector<std::pair<c10::StorageImpl*, c10::Storage>> known;
+  for (size_t i = 0; i < host_inputs.size(); i++) {
+    known.emplace_back(host_inputs[i].storage().unsafeGetStorageImpl(), device_inputs[i].storage());
+  }
+  py::list results;
+  for (size_t i = 0; i < outputs.size(); i++) {
+    if (!THPVariable_Check(py::object(outputs[i]).ptr())) {
+      results.append(outputs[i]);
+      continue;
+    }
+    const auto host = py::cast<at::Tensor>(outputs[i]);
+    if (!wanted[i]) {
+      results.append(host.clone());  // its memory may be the device's
+      continue;
+    }
+    auto* storage = host.storage().unsafeGetStorageImpl();
+    auto found = std::find_if(known.begin(), known.end(), [&](auto& pair) { return pair.first == storage; });
+    if (found != known.end()) {
+      results.append(device_view(found->second, host));
+      continue;
+    }
+    auto adopted = adopt_host(host, device);
+    known.emplace_back(storage, adopted.storage());
+    results.append(adopted);
+  }
+  return results;
+}
+
+// Autograd's threads, one for each device, which the first backward pass of a process makes.
+struct AutogradThreads : torch::autograd::Engine {
+  static size_t count() { return (get_default_engine().*&AutogradThreads::device_ready_queues_).size(); }
+
+  // A pass before this device came made none for it, and no later one would.
+  static void make_missing() {
+    auto& engine = get_default_engine();
+    if (engine.*&AutogradThreads::thread_pool_shared_ && count() == 0) (engine.*&AutogradThreads::start_device_threads)();
+  }
+};
+
+// A backward pass through nothing on each device: when it is done, autograd's threads have let go
+// of what earlier passes gave them. At exit they could not: they would die waiting for the GIL.
+static void drain_autograd() {
+  if (!is_initialized()) return;
+  const int used = std::min(device_count(), static_cast<int>(AutogradThreads::count()));  // none before the first pass
+  for (int i = 0; i < used; i++) {
+    auto leaf = at::ones({1}, at::TensorOptions().device(dipu_device(i))).set_requires_grad(true);
+    leaf.sum().backward();
+  }
+}
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.doc() = "The native core of torch_dipu.";
+  m.def("initialize", &initialize);
+  m.def("device_count", &device_count);
+  m.def("current_device", &current_device);
+  m.def("exchange_device", &exchange_device);
+  m.def("device_info", &device_info);
+  m.def("is_initialized", &is_initialized);
+  m.def("in_bad_fork", &in_bad_fork);
+  m.def("synchronize", &synchronize_device, py::call_guard<py::gil_scoped_release>());
+  m.def("current_stream_handle", [](int device) { return reinterpret_cast<uintptr_t>(current_stream(resolve_device(device))); });
+  m.def("host_reachable", [](int device) { return host_reachable(resolve_device(device)); });
+  m.def("host_window", [](int device) { return host_window(resolve_device(device)); });
+  bind_memory(m);
+  m.def("default_generator", [](int device) { return default_generator(device); });
+  m.def("host_state", &host_state);
+  m.def("alias_host", [](const at::Tensor& t) {
+    TORCH_CHECK(on_device(t) && t.has_storage(), "alias_host: expected a strided dipu tensor, found one on ", t.device());
+    return alias_host(t);
+  });
+  m.def("run_on_host", &run_on_host_py);
+  m.def("adopt_outputs", &adopt_outputs);
+  m.def("make_missing_autograd_threads", &AutogradThreads::make_missing, py::call_guard<py::gil_scoped_release>());
+  m.def("drain_autograd", &drain_autograd, py::call_guard<py::gil_scoped_release>());
+  m.def("refuse_dtype", [](std::optional<at::ScalarType> dtype) { refuse_dtype(dtype); });
+  bind_routes(m);
+  bind_c_routes(m);
+  m.def("export_memory", &export_memory);
+  m.def("import_bytes", &import_bytes);
+  m.def("make_process_group", &make_process_group);
+  m.def("has_communicator", &has_communicator);
+  m.def("make_chip_group", [](c10::intrusive_ptr<c10d::Store> store, int rank, int size, int64_t milliseconds) {
+    return make_chip_group(std::move(store), rank, size, std::chrono::milliseconds(milliseconds));
+  });
+  m.def("rest_groups", &rest_groups, py::call_guard<py::gil_scoped_release>());
+  bind_flight(m);
+}
+
+}  // namespace dipu

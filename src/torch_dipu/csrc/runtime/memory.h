@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+// Inside the memory parts: the caching allocator (memory.cpp) and the host's view of it (host_memory.cpp).
+#pragma once
+
+#include <Python.h>
+
+#include <array>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
+#include <tuple>
+
+#include "runtime/core.h"
+
+namespace dipu {
+
+using Context = std::shared_ptr<c10::GatheredContext>;  // a stack, to be told later
+
+constexpr size_t kGranule = 512;  // every block is a multiple of it
+
+// A range inside a segment, in use or cached. Neighbours are linked so that free ranges merge.
+struct Block {
+  char* address = nullptr;
+  size_t size = 0, requested = 0;
+  int device = 0;
+  bool small = false, in_use = false;
+  void* stream = nullptr;                  // where it may be used again at once
+  Block *previous = nullptr, *next = nullptr;
+  std::vector<void*> used_on;              // further streams, from record_stream
+  int pending_events = 0;
+  std::atomic<c10::StorageImpl*> alias{nullptr};  // host storage on the same bytes, owned
+  Context context;                         // where it was allocated, while somebody wants to know
+  bool guarded = false, broken = false;    // the checker's bytes follow what was requested; were changed
+};
+
+using Key = std::tuple<void*, size_t, char*>;  // stream, size, address
+struct BlockOrder {
+  using is_transparent = void;
+  static Key key(const Block* b) {
+    return {b->stream, b->size, b->address};
+  }
+  bool operator()(const Block* a, const Block* b) const {
+    return key(a) < key(b);
+  }
+  bool operator()(const Block* a, const Key& b) const {
+    return key(a) < b;
+  }
+  bool operator()(const Key& a, const Block* b) const {
+    return a < key(b);
+  }
+};
+using Pool = std::set<Block*, BlockOrder>;
+
+struct Device {
+  std::mutex mutex;
+  Pool small, large;  // what is cached
+  std::map<char*, Block*> segments;  // by address: the first block
+  std::deque<std::pair<void*, Block*>> events;  // freed, but still in use on another stream
+  c10::CachingDeviceAllocator::DeviceStats stats;
+  size_t limit = SIZE_MAX;  // of what is reserved
+};
+
+// A device's lock. Under it the chip is called; a chip written in Python then takes the GIL, which
+// must not be held by somebody who waits for this lock.
+class DeviceLock {
+ public:
+  explicit DeviceLock(std::mutex& mutex) : mutex_(mutex) {
+    if (C10_UNLIKELY(calls_python()) && Py_IsInitialized() && PyGILState_Check()) state_ = PyEval_SaveThread();
+    mutex_.lock();
+  }
+  ~DeviceLock() {
+    mutex_.unlock();
+    if (C10_UNLIKELY(state_ != nullptr)) PyEval_RestoreThread(state_);
+  }
+  DeviceLock(const DeviceLock&) = delete;
+
+ private:
+  std::mutex& mutex_;
+  PyThreadState* state_ = nullptr;
+};
+
+inline Device& device_state(int device) {
+  static auto* all = new std::array<Device, kMaxDevices>();
+  return (*all)[device];
+}
+
+inline void add(c10::CachingAllocator::StatArray& stat, bool small, int64_t amount) {
+  using c10::CachingAllocator::StatType;
+  for (auto kind : {StatType::AGGREGATE, small ? StatType::SMALL_POOL : StatType::LARGE_POOL}) {
+    auto& s = stat[static_cast<size_t>(kind)];
+    if (amount >= 0) s.increase(amount); else s.decrease(-amount);
+  }
+}
+
+Block* allocate_block(size_t bytes, int device);
+void free_block(void* block);  // deleter of a device DataPtr
+c10::DataPtr device_data(Block* block);
+void finish_events(Device& d, bool wait);      // blocks whose other streams are done become free
+void release_cached(Device& d, int device);    // whole free segments go back to the chip
+std::string readable(size_t bytes);            // "1.50 MiB"
+struct BlockRecord {
+  uintptr_t address;
+  size_t size, requested;
+  bool in_use, pending;  // pending: freed, but in use on another stream
+  Context context;
+};
+struct SegmentRecord {
+  int device;
+  uintptr_t address;
+  bool small;
+  void* stream;
+  std::vector<BlockRecord> blocks;
+};
+std::vector<SegmentRecord> memory_snapshot();
+// What could be given out without asking the chip.
+struct CachedBlocks {
+  size_t blocks = 0, bytes = 0, largest = 0;
+};
+CachedBlocks cached_blocks(const Device& d);
+bool in_segments(const void* address, int device);
+void index_block(int device, const char* address, Block* block);  // nullptr: freed
+
+}  // namespace dipu

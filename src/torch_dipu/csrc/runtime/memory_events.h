@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+// What is noted of memory while somebody wants to know: where blocks come from, what happened to them,
+// whether they are used rightly. Off, one branch per allocation and one per free.
+#pragma once
+
+#include "runtime/memory.h"
+
+namespace dipu {
+
+enum Note : uint8_t { kHistory = 1, kChecks = 2 };
+extern std::atomic<uint8_t> g_notes;
+void set_note(Note note, bool on);
+
+// ---- memory_history.cpp: in the form of torch.cuda.memory's
+enum class Act : uint8_t { Alloc, FreeRequested, FreeCompleted, SegmentAlloc, SegmentFree, OutOfMemory, Snapshot };
+struct MemoryEvent {
+  Act act;
+  size_t address;  // of OutOfMemory: the free bytes of the device
+  size_t size;
+  void* stream;
+  int64_t time_us;
+  Context context;
+};
+enum class Stacks : uint8_t { None, Blocks, Allocations, All };  // of live blocks, of allocations, of frees too
+struct HistoryOptions {
+  bool events = false;
+  Stacks stacks = Stacks::None;
+  bool cpp = false;
+  size_t max_events = SIZE_MAX;  // per device; the oldest go first
+  uint32_t skipped = 0;          // bit Act: not kept
+};
+void record_history(std::optional<HistoryOptions> options, bool clear);  // none: off
+std::vector<MemoryEvent> memory_events(int device);                      // oldest first
+void note_event(Act act, int device, size_t address, size_t size, void* stream, Context context);
+Context gather_at_allocation();  // nothing where nobody wants stacks; takes the GIL: hold no lock
+Context gather_at_free();
+
+// ---- allocation_stacks.cpp
+Context gather_stack(bool cpp);
+// Each stack as lines, innermost first: "file:line in function" of Python, then the C++ functions.
+std::vector<std::string> tell_stacks(const std::vector<Context>& contexts);
+
+// ---- memory_check.cpp
+constexpr size_t kGuardBytes = 512;  // behind what was requested, and so in front of what follows it
+void start_memory_check(int level, bool backtrace);
+bool check_wants_stacks();
+void check_allocated(Block* block);
+bool check_freed(void* block);            // false: it is not there to be freed; then nothing must be done
+void check_refused_free(const void* address);  // host code frees device memory that is free already
+void retire(Block* block);                // instead of delete: an old pointer must not mean a new block
+std::string memory_check_report();        // what is alive, where it comes from, what was found so far
+void finish_memory_check();               // the interpreter is about to end
+
+}  // namespace dipu

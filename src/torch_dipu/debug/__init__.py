@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Environment variables for debugging: operators compared with the CPU, counted and reported."""
