@@ -227,7 +227,7 @@ def _vendor(device: str, wanted: str) -> Vendor | None:
 @functools.cache
 def _loaded(device: str, name: str) -> Served:
     """The kernels of a vendor's module; what is wrong with it is told, and the reference runs."""
-    from dlinfer import calls
+    from dlinfer import fast_call
 
     row = vendors.find(name)
     assert row is not None and row.vendor is not None  # `_vendor` just found it
@@ -245,7 +245,7 @@ def _loaded(device: str, name: str) -> Served:
         _native[name] = module
         settings.watch(settings.DLINFER_VENDOR, _follow)
         _follow()
-        calls.in_cpp()
+        fast_call.in_cpp()
     note = getattr(module, "NOTE", "")
     if note:
         log.warning("the fused kernels of %s: %s; dlinfer.conformance tries them", name, note)

@@ -18,8 +18,8 @@ from dlinfer.framework import internlm2
 
 transformers = pytest.importorskip("transformers", reason="the extra `models` is not installed")
 
-transformers_cache: Any = importlib.import_module("dlinfer.framework.transformers_cache")
-transformers_attention: Any = importlib.import_module("dlinfer.framework.transformers_attention")
+transformers_cache: Any = importlib.import_module("dlinfer.framework.transformers.cache")
+transformers_attention: Any = importlib.import_module("dlinfer.framework.transformers.attention")
 importlib.import_module("torch_dipu")  # before the first gradient: torch counts devices then
 checks: Any = importlib.import_module("tests.dlinfer.models_transformers")
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dlinfer import calls
+from dlinfer import fast_call
 
 # each declares its ops
 from dlinfer.fused import activation, attention, cache, moe, norm, products, rotation  # noqa: F401
 
-globals().update(calls.callables())
+globals().update(fast_call.callables())
 
 if TYPE_CHECKING:
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dlinfer import fused
-from dlinfer.framework.transformers_layers import wants_gradients
+from dlinfer.framework.transformers.layers import wants_gradients
 
 modeling: Any = importlib.import_module("transformers.modeling_utils")
 masking: Any = importlib.import_module("transformers.masking_utils")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from deeplink.errors import DeeplinkError
-from dlinfer.framework.transformers_attention import PAGED
+from dlinfer.framework.transformers.attention import PAGED
 
 batching: Any = importlib.import_module(
     "transformers.generation.continuous_batching.continuous_api"

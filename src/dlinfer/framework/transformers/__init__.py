@@ -21,10 +21,10 @@ from torch import nn
 
 from deeplink.errors import DeeplinkError
 from dlinfer import weights
-from dlinfer.framework import transformers_attention, transformers_batching, transformers_layers
 from dlinfer.framework.applied import Applied
-from dlinfer.framework.transformers_check import Check
-from dlinfer.framework.transformers_layers import FAMILIES, Forward
+from dlinfer.framework.transformers import attention, batching, layers
+from dlinfer.framework.transformers.check import Check
+from dlinfer.framework.transformers.layers import FAMILIES, Forward
 
 log = logging.getLogger("dlinfer")
 
@@ -70,14 +70,14 @@ def apply(model: Any, *, check: bool = True) -> Applied:
 
 
 def _found(model: Any) -> list[tuple[nn.Module, Forward]]:
-    pairs = ((module, transformers_layers.forward_of(module)) for module in model.modules())
+    pairs = ((module, layers.forward_of(module)) for module in model.modules())
     found = [(module, forward) for module, forward in pairs if forward is not None]
     if not found:
         raise DeeplinkError(
             f"dlinfer knows no layer of {type(model).__name__}.",
             f"families that it knows: {', '.join(FAMILIES)} (and InternVL, of these).",
         )
-    product = transformers_layers.product
+    product = layers.product
     return found + [(module, product) for module in model.modules() if type(module) is nn.Linear]
 
 
@@ -87,17 +87,17 @@ def _exchanged(model: Any, found: list[tuple[nn.Module, Forward]]) -> Applied:
     for module, forward in found:
         module.forward = MethodType(forward, module)
         undoing.append(functools.partial(delattr, module, "forward"))
-    undoing.append(functools.partial(transformers_layers.part, [module for module, _ in found]))
+    undoing.append(functools.partial(layers.part, [module for module, _ in found]))
     linears = [module for module in model.modules() if type(module) is nn.Linear]
     undoing.append(weights.lay_out(model, linears))
     undoing.append(_saved_plain(model))
-    transformers_attention.register()
-    model.set_attn_implementation(transformers_attention.NAME)
+    attention.register()
+    model.set_attn_implementation(attention.NAME)
     undoing.append(functools.partial(model.set_attn_implementation, implementation))
     if hasattr(model, "init_continuous_batching"):
-        undoing.append(transformers_batching.apply(model))
-    layers = dict(Counter(type(module).__name__ for module, _ in found))
-    return Applied(model, layers, None, tuple(undoing))
+        undoing.append(batching.apply(model))
+    counts = dict(Counter(type(module).__name__ for module, _ in found))
+    return Applied(model, counts, None, tuple(undoing))
 
 
 def _with_own_config(model: Any) -> Callable[[], None]:

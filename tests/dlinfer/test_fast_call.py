@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import dlinfer
-from dlinfer import calls, fused
+from dlinfer import fast_call, fused
 from dlinfer.op import OPS
 
 X, WEIGHT = torch.randn(2, 64), torch.randn(64)
@@ -143,8 +143,8 @@ def test_without_a_compiler_calls_stay_in_python(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: Any, **__: Any) -> Any:
-        raise calls.BuildError("no compiler.\nmore", hint="")
+        raise fast_call.BuildError("no compiler.\nmore", hint="")
 
-    monkeypatch.setattr(calls.native, "load_extension", broken)
-    calls.in_cpp()
+    monkeypatch.setattr(fast_call.native, "load_extension", broken)
+    fast_call.in_cpp()
     assert "calls of dlinfer's ops stay in Python: no compiler." in caplog.text

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dlinfer import fused, weights
-from dlinfer.framework import transformers_cache
+from dlinfer.framework.transformers import cache
 
 # An extra: not installed everywhere, so its types are not known.
 modeling: Any = importlib.import_module("transformers.modeling_utils")
@@ -127,7 +127,7 @@ def self_attention(
     k = k.view(batch, tokens, heads[1], size).transpose(1, 2)
     v = v.view(batch, tokens, heads[1], size).transpose(1, 2)
     if past_key_values is not None:
-        k, v = transformers_cache.extended(past_key_values, k, v, self.layer_idx)
+        k, v = cache.extended(past_key_values, k, v, self.layer_idx)
     interface = modeling.ALL_ATTENTION_FUNCTIONS.get_interface(
         self.config._attn_implementation, stock.sdpa_attention_forward
     )
