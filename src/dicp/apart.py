@@ -25,8 +25,9 @@ def of_dlinfer(*more: str) -> Callable[[], Mapping[Any, Callable[..., Any]]]:
     """`Backend.apart` for the common ops of dlinfer and those that are named."""
 
     def apart() -> Mapping[Any, Callable[..., Any]]:
-        declared = sys.modules.get("dlinfer.op")  # not imported: then no graph has any of its ops
-        ops = declared.OPS if declared else {}
+        # where dlinfer is not imported, no graph has any of its ops
+        registry = sys.modules.get("dlinfer.registry")
+        ops = registry.OPS if registry else {}
         return {ops[name].overload: ops[name].apart for name in (*COMMON, *more) if name in ops}
 
     return apart

@@ -6,7 +6,7 @@ from dlinfer.cache import Layout, cache_layout, new_cache
 from dlinfer.capture import Captured, capture
 from dlinfer.framework import Applied, apply
 from dlinfer.kernels import Fallback, fallbacks, routes, using
-from dlinfer.op import OPS, FusedOp
+from dlinfer.registry import OPS, FusedOp
 
 __all__ = [
     "OPS",

@@ -15,7 +15,7 @@ from typing import Any
 
 from deeplink import native
 from deeplink.errors import BuildError
-from dlinfer.op import OPS, FusedOp
+from dlinfer.registry import OPS, FusedOp
 
 log = logging.getLogger("dlinfer")
 

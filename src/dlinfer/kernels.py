@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -28,10 +28,9 @@ from deeplink import settings
 from deeplink import vendor as vendors
 from deeplink.errors import DeeplinkError, NoKernelError, NoVendorError, SignatureError
 from deeplink.vendor import Vendor
+from dlinfer import fast_call
 from dlinfer.layout import Layout
-
-if TYPE_CHECKING:
-    from dlinfer.op import FusedOp
+from dlinfer.registry import OPS, FusedOp
 
 log = logging.getLogger("dlinfer")
 
@@ -80,8 +79,6 @@ def served(device: str) -> Served:
 
 def routes(device: str) -> dict[str, str]:
     """Op -> whose kernel runs it on a kind of device."""
-    from dlinfer.op import OPS
-
     found = served(device)
     own = found.native | found.kernels.keys()
     return {name: found.label if name in own else REFERENCE for name in OPS}
@@ -131,8 +128,6 @@ def entry(op: FusedOp) -> Kernel:
 
 def refused(vendor: str, name: str, reason: str, *args: Any) -> Any:
     """What a native kernel returns for a call that it does not take; no reason: it is bypassed."""
-    from dlinfer.op import OPS
-
     if reason:
         return _by_reference(OPS[name], vendor, reason, args, {})
     return _run(OPS[name], args, {})
@@ -227,8 +222,6 @@ def _vendor(device: str, wanted: str) -> Vendor | None:
 @functools.cache
 def _loaded(device: str, name: str) -> Served:
     """The kernels of a vendor's module; what is wrong with it is told, and the reference runs."""
-    from dlinfer import fast_call
-
     row = vendors.find(name)
     assert row is not None and row.vendor is not None  # `_vendor` just found it
     native: frozenset[str] = frozenset()
@@ -255,8 +248,6 @@ def _loaded(device: str, name: str) -> Served:
 
 def checked(module: Any, vendor: str) -> dict[str, Kernel]:
     """The kernels of a module by their ops' names; SignatureError when one takes other things."""
-    from dlinfer.op import OPS
-
     found = {name: getattr(module, name) for name in OPS if hasattr(module, name)}
     for name, kernel in found.items():
         wanted, given = (

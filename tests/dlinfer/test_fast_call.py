@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import dlinfer
 from dlinfer import fast_call, fused
-from dlinfer.op import OPS
+from dlinfer.registry import OPS
 
 X, WEIGHT = torch.randn(2, 64), torch.randn(64)
 

@@ -19,7 +19,7 @@ from deeplink.errors import DeeplinkError
 from dlinfer import kernels
 from dlinfer.conformance.case import DTYPES, Case, cases
 from dlinfer.conformance.check import wrong
-from dlinfer.op import OPS
+from dlinfer.registry import OPS
 
 TYPES = {str(d).removeprefix("torch."): d for d in (*DTYPES, torch.float16)}
 DEFAULT = [name for name, dtype in TYPES.items() if dtype in DTYPES]

@@ -15,7 +15,7 @@ from deeplink.judge import envelope, judge
 from deeplink.judge.formats import FORMATS
 from dlinfer import kernels
 from dlinfer.conformance.case import DTYPES, Case, cases
-from dlinfer.op import OPS, FusedOp
+from dlinfer.registry import OPS, FusedOp
 
 Arguments = dict[str, Any]
 # Whole numbers that are rounded, or chosen among values: what they are depends on the type.

@@ -10,7 +10,7 @@ import torch
 from dlinfer import kernels
 from dlinfer.conformance.case import DTYPES, Case, cases
 from dlinfer.conformance.check import wrong
-from dlinfer.op import OPS
+from dlinfer.registry import OPS
 
 PREFIX = "dlinfer."
 TYPES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
