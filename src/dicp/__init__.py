@@ -2,8 +2,18 @@
 """torch.compile on any vendor's graph compiler: `torch.compile(model, backend="onnxrtgraph")`."""
 
 from dicp import fused
-from dicp.backend import Backend, Executable, Loading, find
+from dicp.backend import Executable, GraphCompiler, Loading, find
 from dicp.conversion import Conversions
 from dicp.emitter import Emitter
+from dicp.entry import Backend
 
-__all__ = ["Backend", "Conversions", "Emitter", "Executable", "Loading", "find", "fused"]
+__all__ = [
+    "Backend",
+    "Conversions",
+    "Emitter",
+    "Executable",
+    "GraphCompiler",
+    "Loading",
+    "find",
+    "fused",
+]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 import importlib.metadata
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,10 +62,8 @@ def _every_node(node: fx.Node) -> str | None:
 
 
 @dataclass(eq=False)  # torch's registry hashes it, and marks it by an attribute
-class Backend:
-    """A graph compiler. `torch.compile(model, backend=…)` takes the record itself, or its name
-    when an entry point of the group `torch_dynamo_backends` names it.
-    """
+class GraphCompiler(ABC):
+    """A vendor's graph compiler; vendors make a `dicp.Backend`, which torch.compile can call."""
 
     name: str  # as in torch.compile(backend="ascendgraph")
     version: Callable[[], str]  # the compiler's; raises DeeplinkError where it is not installed
@@ -104,6 +103,7 @@ class Backend:
             return False
         return getattr(torch.ops.dicp, fused).default in self.conversions
 
+    @abstractmethod
     def __call__(
         self,
         gm: fx.GraphModule,
@@ -112,13 +112,10 @@ class Backend:
         options: Mapping[str, Any] | None = None,
         mode: str | None = None,
     ) -> Callable[..., Any]:
-        """What torch.compile calls with a graph."""
-        from dicp.dynamo_bridge.compile_fx import compile_fx  # it needs this module
-
-        return compile_fx(gm, example_inputs, self, options=options, mode=mode)
+        """What torch.compile calls with a graph: see `dicp.entry.Backend`."""
 
 
-def find(name: str) -> Backend:
+def find(name: str) -> GraphCompiler:
     """The installed backend of that name."""
     points = importlib.metadata.entry_points(group=GROUP)
     found = list(points.select(name=name))
@@ -130,7 +127,7 @@ def find(name: str) -> Backend:
             f"no backend {name!r} for torch.compile; installed: {', '.join(names) or 'none'}.", hint
         )
     backend = found[0].load()
-    if not isinstance(backend, Backend):
+    if not isinstance(backend, GraphCompiler):
         raise NoBackendError(
             f"{name!r} is {found[0].value}, of type {type(backend).__name__}, not a dicp Backend.",
             'give it to torch.compile by its name: torch.compile(model, backend="…").',

@@ -12,7 +12,7 @@ from torch import fx
 from deeplink import settings
 from deeplink.errors import CompileError, DeeplinkError, MissingCompilerError
 from dicp import torch_internals, workload
-from dicp.backend import Backend, find
+from dicp.backend import GraphCompiler, find
 from dicp.dynamo_bridge import report
 from dicp.dynamo_bridge.compile_fx import compile_fx, measured, wants_gradients
 
@@ -50,7 +50,9 @@ def dicp(
     return gm.forward
 
 
-def _fastest_first(found: Sequence[Backend], kind: str, why: str) -> tuple[list[Backend], str]:
+def _fastest_first(
+    found: Sequence[GraphCompiler], kind: str, why: str
+) -> tuple[list[GraphCompiler], str]:
     """The backends in the order of their speed with a kind of work, as far as it was measured."""
     fastest = [backend for backend in found if kind in backend.fastest]
     rest = [backend for backend in found if kind not in backend.fastest]
@@ -62,7 +64,7 @@ def _fastest_first(found: Sequence[Backend], kind: str, why: str) -> tuple[list[
 def _best(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
-    backends: Sequence[Backend],
+    backends: Sequence[GraphCompiler],
     options: Mapping[str, Any],
 ) -> Callable[..., Any]:
     """What each of the backends made of a graph, in turn, until one of them has won."""
@@ -82,10 +84,10 @@ def _best(
     return measured(candidates, gm.forward, report.begin("dicp", "inference"))
 
 
-def serving(devices: set[str], training: bool) -> tuple[list[Backend], str]:
+def serving(devices: set[str], training: bool) -> tuple[list[GraphCompiler], str]:
     """The backends for tensors on these devices, and why the first of them and none before it."""
     asked = f"{'training' if training else 'inference'} on {'/'.join(sorted(devices)) or 'nothing'}"
-    found: list[Backend] = []
+    found: list[GraphCompiler] = []
     passed = []
     for name in settings.DICP_PREFERENCE.get():
         try:
@@ -103,7 +105,7 @@ def serving(devices: set[str], training: bool) -> tuple[list[Backend], str]:
     return found, "; ".join([start, *passed])
 
 
-def _why_not(name: str, backend: Backend, devices: set[str], training: bool) -> str:
+def _why_not(name: str, backend: GraphCompiler, devices: set[str], training: bool) -> str:
     if training and not backend.training:
         return f"{name} compiles inference only"
     if not devices <= set(backend.devices):

@@ -15,7 +15,7 @@ from deeplink_vendors.ascend.graph import backend as ascendgraph
 from deeplink_vendors.cpu import onnxrt, openvino
 from deeplink_vendors.enflame.graph import backend as topsgraph
 from deeplink_vendors.enflame.graph.compiler import compile_sources
-from dicp.backend import Backend
+from dicp.backend import GraphCompiler
 from dicp.conformance import calls as all_calls
 from dicp.conformance import op_check
 from dicp.conformance.op_check import Outcome
@@ -43,13 +43,13 @@ class Level:
     eager: str  # why some calls were left to eager
 
 
-def targets(backend: Backend) -> list[Any]:
+def targets(backend: GraphCompiler) -> list[Any]:
     """The operators that it maps, in order; arithmetic of sizes is none."""
     found = [t for t in backend.conversions if isinstance(t, torch._ops.OpOverload)]
     return sorted((t for t in found if t is not torch.ops.aten.sym_size.int), key=str)
 
 
-def measured(backend: Backend, chosen: Iterable[Any] | None = None) -> list[Level]:
+def measured(backend: GraphCompiler, chosen: Iterable[Any] | None = None) -> list[Level]:
     """The levels of all that a backend maps, or of the overloads that are chosen."""
     asked = list(targets(backend) if chosen is None else chosen)
     found = {dtype: outcomes(backend, asked, dtype) for dtype in DTYPES}
@@ -61,7 +61,7 @@ def measured(backend: Backend, chosen: Iterable[Any] | None = None) -> list[Leve
 
 
 def outcomes(
-    backend: Backend,
+    backend: GraphCompiler,
     asked: Sequence[Any],
     dtype: str,
     dynamic: bool = False,
@@ -80,7 +80,7 @@ def outcomes(
         backend.compile = original
 
 
-def _together(backend: Backend, calls: list[Call]) -> Callable[[bytes], bytes]:
+def _together(backend: GraphCompiler, calls: list[Call]) -> Callable[[bytes], bytes]:
     """For topsgraph: all of the sources by one run of g++."""
     if backend is not topsgraph:
         return backend.compile
@@ -90,7 +90,7 @@ def _together(backend: Backend, calls: list[Call]) -> Callable[[bytes], bytes]:
     return dict(zip(sources, compile_sources(sources), strict=True)).__getitem__
 
 
-def outcome(backend: Backend, call: Call, dynamic: bool) -> Outcome:
+def outcome(backend: GraphCompiler, call: Call, dynamic: bool) -> Outcome:
     """What became of one call; an error is wrong."""
     try:
         return op_check.check(backend, call, dynamic)
@@ -101,7 +101,7 @@ def outcome(backend: Backend, call: Call, dynamic: bool) -> Outcome:
 
 
 def _level(
-    backend: Backend,
+    backend: GraphCompiler,
     overload: Any,
     found: dict[str, list[Outcome]],
     symbolic: list[Outcome] | None,

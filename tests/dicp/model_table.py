@@ -9,12 +9,12 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 from deeplink_vendors.cuda.graph import backend as inductorgraph
-from dicp.backend import Backend
+from dicp.backend import GraphCompiler
 from dicp.conformance.model_check import Found
 from tests.dicp.levels import REAL, SIMULATED
 
 FILE = Path(__file__).with_name("models.csv")
-BACKENDS: dict[str, Backend] = REAL | {inductorgraph.name: inductorgraph} | SIMULATED
+BACKENDS: dict[str, GraphCompiler] = REAL | {inductorgraph.name: inductorgraph} | SIMULATED
 
 
 def written(rows: Iterable[Found]) -> str:

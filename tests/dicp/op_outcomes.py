@@ -9,12 +9,14 @@ import json
 import sys
 from typing import Any
 
-from dicp.backend import Backend
+from dicp.backend import GraphCompiler
 from dicp.conformance.overloads import calls, core
 from tests.dicp import levels
 
 
-def outcomes(backend: Backend, dtype: str, dynamic: bool, most: int) -> tuple[set[Any], list[str]]:
+def outcomes(
+    backend: GraphCompiler, dtype: str, dynamic: bool, most: int
+) -> tuple[set[Any], list[str]]:
     """The overloads that are right at least once, and what was wrong."""
     right, bad = set(), []
     for overload in core():

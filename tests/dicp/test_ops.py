@@ -13,7 +13,7 @@ import torch
 from deeplink_vendors.cpu import onnxrt, openvino
 from deeplink_vendors.cpu.onnx.conversion import computing
 from deeplink_vendors.cpu.onnx.support import table
-from dicp.backend import Backend
+from dicp.backend import GraphCompiler
 from dicp.conformance.op_check import check, compiled, graph_of
 from dicp.conformance.overloads import Call, calls, core
 from dicp.dynamo_bridge.partition import reason
@@ -32,11 +32,11 @@ NEVER = """
 
 
 @pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> Backend:
+def backend(request: pytest.FixtureRequest) -> GraphCompiler:
     return BACKENDS[request.param]
 
 
-def test_each_overload_is_right_on_its_largest_sample(backend: Backend) -> None:
+def test_each_overload_is_right_on_its_largest_sample(backend: GraphCompiler) -> None:
     right, bad = outcomes(backend, "float32", dynamic=False, most=1)
 
     assert bad == []
@@ -49,7 +49,9 @@ LEAST = {"onnxrtgraph": 155, "openvinograph": 140}
 @pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_every_call_of_every_overload_is_right(backend: Backend, dtype: str, dynamic: bool) -> None:
+def test_every_call_of_every_overload_is_right(
+    backend: GraphCompiler, dtype: str, dynamic: bool
+) -> None:
     """In a process of its own: a compiler may die of a graph that it does not understand."""
     words = [backend.name, dtype, *(["dynamic"] if dynamic else [])]
     command = [sys.executable, "-m", "tests.dicp.op_outcomes", *words]
@@ -96,7 +98,7 @@ def test_a_dynamic_graph_runs_on_other_sizes_than_it_was_compiled_for() -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_bfloat16_is_rounded_to_the_nearest(backend: Backend, dynamic: bool) -> None:
+def test_bfloat16_is_rounded_to_the_nearest(backend: GraphCompiler, dynamic: bool) -> None:
     ends = torch.tensor([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], dtype=torch.int32)
     heads = torch.arange(0x3F80, 0x3F90, dtype=torch.int32)[:, None] << 16
     numbers = (heads | ends).view(torch.float32).flatten()

@@ -15,7 +15,6 @@ from torch import Tensor, fx
 
 from deeplink_vendors.cuda import replay
 from dicp import torch_internals, workload
-from dicp.backend import Backend
 from dicp.dynamo_bridge import report
 from dicp.dynamo_bridge.build import timed
 from dicp.dynamo_bridge.cache import inductor_library
@@ -23,6 +22,7 @@ from dicp.dynamo_bridge.compile_fx import measured, trained, wants_gradients
 from dicp.dynamo_bridge.options import Options
 from dicp.dynamo_bridge.passes.layout import cancel_permutes
 from dicp.dynamo_bridge.tuning.prepack import Packed, Packing, Packs
+from dicp.entry import Backend
 
 
 def compile_whole(

@@ -26,7 +26,7 @@ from pathlib import Path
 from deeplink import vendor as vendors
 from deeplink.console import console, table
 from deeplink.errors import DeeplinkError
-from dicp.backend import Backend
+from dicp.backend import GraphCompiler
 from dicp.conformance import cases, command
 from dicp.conformance.command import SIZES, Row
 from dicp.conformance.model_check import DTYPES
@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     return int(any(row.failed for row in rows))
 
 
-def _tried(backend: Backend, given: argparse.Namespace) -> list[Row]:
+def _tried(backend: GraphCompiler, given: argparse.Namespace) -> list[Row]:
     read = cases.read(given.cases) if given.cases else cases.Cases()
     ops = [*(given.ops or ()), *read.ops]
     models = [*(given.models or ()), *read.models]
@@ -102,7 +102,7 @@ def _bring(device: str) -> None:
             return
 
 
-def _list(backend: Backend) -> None:
+def _list(backend: GraphCompiler) -> None:
     rows = [("op", str(target)) for target in cases.operators(backend)]
     rows += [("model", name) for name in cases.NAMES]
     console().print(table(f"What {backend.label} can be tried with", ("kind", "name"), rows))

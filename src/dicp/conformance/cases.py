@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from deeplink.errors import DeeplinkError
-from dicp.backend import Backend
+from dicp.backend import GraphCompiler
 from dicp.conformance import overloads
 from dicp.conformance.models import MODELS, PLAIN
 
@@ -80,13 +80,13 @@ def _cases(path: Path, found: Mapping[str, Any]) -> Cases:
     return Cases(**{key: tuple(value) for key, value in found.items()})
 
 
-def operators(backend: Backend) -> list[Any]:
+def operators(backend: GraphCompiler) -> list[Any]:
     """The operators that a backend converts; arithmetic of sizes is none."""
     found = [t for t in backend.conversions if isinstance(t, torch._ops.OpOverload)]
     return sorted((t for t in found if t is not torch.ops.aten.sym_size.int), key=str)
 
 
-def chosen_operators(backend: Backend, names: Sequence[str]) -> list[Any]:
+def chosen_operators(backend: GraphCompiler, names: Sequence[str]) -> list[Any]:
     """The overloads that names mean (`_softmax`, `aten.add.Tensor`, `aten.max_*`): those that the
     backend converts; where it converts none, those of core ATen, which then stay eager.
     """

@@ -14,7 +14,7 @@ from typing import Any
 
 from deeplink.console import console, table
 from deeplink.errors import DeeplinkError
-from dicp.backend import Backend, find
+from dicp.backend import GraphCompiler, find
 from dicp.conformance import calls, model_check, op_check
 from dicp.conformance.models import OF_TRANSFORMERS
 
@@ -42,7 +42,7 @@ class Row:
         return self.status == WRONG or (self.named and self.status != RIGHT)
 
 
-def backend_of(name: str) -> Backend:
+def backend_of(name: str) -> GraphCompiler:
     """A backend by the name of its entry point, or `package.module:attribute`."""
     module, _, attribute = name.partition(":")
     if not attribute:
@@ -51,12 +51,12 @@ def backend_of(name: str) -> Backend:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise DeeplinkError(f"cannot load backend {name!r}: {error}.") from error
-    if not isinstance(found, Backend):
+    if not isinstance(found, GraphCompiler):
         raise DeeplinkError(f"{name!r} is of type {type(found).__name__}; allowed: dicp.Backend.")
     return found
 
 
-def device_of(backend: Backend, asked: str) -> str:
+def device_of(backend: GraphCompiler, asked: str) -> str:
     """Where tensors lie: as asked, else the CPU where the backend takes it, else its own device."""
     if asked:
         return asked
@@ -64,7 +64,7 @@ def device_of(backend: Backend, asked: str) -> str:
 
 
 def tried_ops(
-    backend: Backend,
+    backend: GraphCompiler,
     targets: Sequence[Any],
     dtypes: Sequence[str],
     sizes: Sequence[str],
@@ -93,7 +93,7 @@ def _row_of_op(
     return Row("op", name, dtype, sizes, status, told, text, named)
 
 
-def _outcome(backend: Backend, call: Any, dynamic: bool, device: str) -> op_check.Outcome:
+def _outcome(backend: GraphCompiler, call: Any, dynamic: bool, device: str) -> op_check.Outcome:
     try:
         return op_check.check(backend, call, dynamic, device)
     except Exception as error:  # a vendor's compiler may raise anything; the other calls go on
@@ -103,7 +103,7 @@ def _outcome(backend: Backend, call: Any, dynamic: bool, device: str) -> op_chec
 
 
 def tried_models(
-    backend: Backend,
+    backend: GraphCompiler,
     models: Sequence[str],
     dtypes: Sequence[str],
     sizes: Sequence[str],
@@ -118,7 +118,7 @@ def tried_models(
 
 
 def _row_of_model(
-    backend: Backend, model: str, dtype: str, work: str, device: str, named: bool
+    backend: GraphCompiler, model: str, dtype: str, work: str, device: str, named: bool
 ) -> Row:
     if model in OF_TRANSFORMERS and importlib.util.find_spec("transformers") is None:
         text = "transformers is not installed"
@@ -132,7 +132,7 @@ def _row_of_model(
     return Row("model", model, dtype, work, found.status, compiled, found.text, named)
 
 
-def show(backend: Backend, rows: Sequence[Row], every: bool) -> None:
+def show(backend: GraphCompiler, rows: Sequence[Row], every: bool) -> None:
     """The table of what is not right, or of all rows, and the totals."""
     out = console()
     shown = [row for row in rows if every or row.status != RIGHT]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from deeplink.judge import envelope, judge
 from deeplink.judge.formats import FORMATS
-from dicp.backend import Backend
+from dicp.backend import GraphCompiler
 from dicp.conformance.models import MODELS, PLAIN, Model
 from dicp.dynamo_bridge import report
 
@@ -37,7 +37,7 @@ class Found:
 
 
 def check(
-    name: str, backend: Backend, dtype: str, work: str, run: str = "", device: str = "cpu"
+    name: str, backend: GraphCompiler, dtype: str, work: str, run: str = "", device: str = "cpu"
 ) -> Found:
     """Compiles a model anew and judges what it computes; sizes that change need one compile."""
     torch.manual_seed(0)
@@ -54,7 +54,7 @@ def check(
 
 
 @torch.no_grad()
-def _inference(model: Model, backend: Backend, dynamic: bool) -> str:
+def _inference(model: Model, backend: GraphCompiler, dynamic: bool) -> str:
     """What is wrong with the results; empty when nothing is."""
     compiled = torch.compile(model.module, backend=backend, dynamic=dynamic, options=OPTIONS)
     for size in model.sizes if dynamic else model.sizes[:1]:
@@ -112,7 +112,7 @@ def _between(dtype: torch.dtype) -> float:
     return 0.0 if dtype == torch.float32 else FORMATS[dtype].roundoff
 
 
-def _training(model: Model, backend: Backend, dynamic: bool) -> str:
+def _training(model: Model, backend: GraphCompiler, dynamic: bool) -> str:
     """What is wrong with the gradients of one step; empty when nothing is."""
     arguments = _typed(model, model.arguments(*model.sizes[0]))
     compiled = torch.compile(model.module, backend=backend, options=OPTIONS)

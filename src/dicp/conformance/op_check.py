@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils import _pytree as pytree
 
-from dicp.backend import Backend, Loading
+from dicp.backend import GraphCompiler, Loading
 from dicp.conformance.overloads import Call
 from dicp.dynamo_bridge.codegen import emit, results_of
 from dicp.dynamo_bridge.partition import reason
@@ -53,7 +53,9 @@ class Graph:
         return not self.env.guards and not self.env.replacements
 
 
-def check(backend: Backend, call: Call, dynamic: bool = False, device: str = "cpu") -> Outcome:
+def check(
+    backend: GraphCompiler, call: Call, dynamic: bool = False, device: str = "cpu"
+) -> Outcome:
     """The outcome of a call. When it is dynamic, its sizes then grow by one: as symbols of one
     graph, or, for a backend that knows fixed sizes only, in a second graph.
     """
@@ -74,7 +76,7 @@ def check(backend: Backend, call: Call, dynamic: bool = False, device: str = "cp
     return Outcome("wrong", f"at other sizes: {bad}") if bad else Outcome("right", grown=True)
 
 
-def _both_sizes(backend: Backend, call: Call, device: str) -> Outcome:
+def _both_sizes(backend: GraphCompiler, call: Call, device: str) -> Outcome:
     found, larger = check(backend, call, False, device), grown(call)
     if found.status != "right" or larger is None:
         return found
@@ -122,7 +124,7 @@ def _results(graph: fx.Graph, node: fx.Node) -> list[fx.Node]:
 
 
 def compiled(
-    backend: Backend, graph: Graph, device: str = "cpu"
+    backend: GraphCompiler, graph: Graph, device: str = "cpu"
 ) -> Callable[[Sequence[Tensor]], list[Any]]:
     """What runs a graph on the backend; takes and returns tensors on the CPU."""
     places = graph.gm.graph.find_nodes(op="placeholder")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from dicp import torch_internals
-from dicp.backend import Backend
+from dicp.backend import GraphCompiler
 from dicp.dynamo_bridge import report
 from dicp.dynamo_bridge.cache import graph_cache
 from dicp.dynamo_bridge.debug import blame
@@ -37,7 +37,7 @@ log = logging.getLogger("dicp")
 
 def build(
     gm: fx.GraphModule,
-    backend: Backend,
+    backend: GraphCompiler,
     options: Options,
     weights: Mapping[int, Tensor],
     record: Record | None = None,
@@ -62,7 +62,7 @@ def _copy(gm: fx.GraphModule) -> fx.GraphModule:
     return fx.GraphModule(gm, copy.deepcopy(gm.graph))
 
 
-def _whole(backend: Backend, options: Options) -> blame.Again:
+def _whole(backend: GraphCompiler, options: Options) -> blame.Again:
     def again(gm: fx.GraphModule, inputs: list[Any], frozen: Collection[str]) -> Sequence[Any]:
         places = gm.graph.find_nodes(op="placeholder")
         weights = {i: inputs[i] for i, node in enumerate(places) if node.name in frozen}
@@ -71,7 +71,7 @@ def _whole(backend: Backend, options: Options) -> blame.Again:
     return again
 
 
-def _bare(backend: Backend, options: Options) -> blame.Again:
+def _bare(backend: GraphCompiler, options: Options) -> blame.Again:
     def again(gm: fx.GraphModule, inputs: list[Any], frozen: Collection[str]) -> Sequence[Any]:
         places = gm.graph.find_nodes(op="placeholder")
         known = {n.name: x for n, x in zip(places, inputs, strict=True) if n.name in frozen}
@@ -83,7 +83,7 @@ def _bare(backend: Backend, options: Options) -> blame.Again:
 
 def _build(
     gm: fx.GraphModule,
-    backend: Backend,
+    backend: GraphCompiler,
     options: Options,
     weights: Mapping[int, Tensor],
     record: Record,
@@ -121,7 +121,9 @@ def _build(
     return program
 
 
-def passes(gm: fx.GraphModule, backend: Backend, options: Options, constants: set[str]) -> Folded:
+def passes(
+    gm: fx.GraphModule, backend: GraphCompiler, options: Options, constants: set[str]
+) -> Folded:
     """All that is done to a graph before it is split, in order."""
     canonicalise(gm, backend)
     if options.rewrite:

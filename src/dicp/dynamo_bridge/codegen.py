@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, fx
 
 from deeplink.errors import CompileError, DeeplinkError
-from dicp.backend import Backend, Result
+from dicp.backend import GraphCompiler, Result
 from dicp.emitter import Emitter
 
 
-def emit(gm: fx.GraphModule, backend: Backend, constants: Mapping[str, Tensor]) -> bytes:
+def emit(gm: fx.GraphModule, backend: GraphCompiler, constants: Mapping[str, Tensor]) -> bytes:
     """The backend's form of a graph; the placeholders named in `constants` are constants."""
     emitter = backend.emitter()
     values: dict[fx.Node, Any] = {}
@@ -33,7 +33,9 @@ def emit(gm: fx.GraphModule, backend: Backend, constants: Mapping[str, Tensor]) 
     return emitter.finish()
 
 
-def _convert(node: fx.Node, backend: Backend, emitter: Emitter, values: dict[fx.Node, Any]) -> Any:
+def _convert(
+    node: fx.Node, backend: GraphCompiler, emitter: Emitter, values: dict[fx.Node, Any]
+) -> Any:
     conversion = backend.conversions.get(node.target)
     if conversion is None:
         raise CompileError(f"{backend.label} has no conversion for {describe(node)}")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from dicp import torch_internals
-from dicp.backend import Backend, find
+from dicp.backend import GraphCompiler, find
 from dicp.dynamo_bridge import report
 from dicp.dynamo_bridge.build import boxed, build, timed
 from dicp.dynamo_bridge.cache import graph_cache, precompile
@@ -29,7 +29,7 @@ log = logging.getLogger("dicp")
 def compile_fx(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
-    backend: Backend | str,
+    backend: GraphCompiler | str,
     *,
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
@@ -48,7 +48,7 @@ def compile_fx(
 
 
 def _compiled(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], backend: Backend, chosen: Options
+    gm: fx.GraphModule, example_inputs: Sequence[Any], backend: GraphCompiler, chosen: Options
 ) -> Callable[..., Any]:
     if backend.whole is not None:
         return backend.whole(gm, example_inputs, chosen)  # type: ignore[no-any-return]
@@ -68,7 +68,7 @@ def _compiled(
     if compiled is None:
         compiled = _compile(gm, example_inputs, backend, chosen, weights, record, key)
     traced = None if changing else key  # compiled anew without dynamo, sizes would be fixed
-    if record_trace := precompile.keep(gm, backend, chosen, weights, traced):
+    if record_trace := precompile.keep(gm, backend, chosen, weights, traced, restore):
         compiled = precompile.saving(compiled, record_trace)
     return _settled(compiled, gm.forward, backend, chosen, record)
 
@@ -76,7 +76,7 @@ def _compiled(
 def _untraceable(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
-    backend: Backend,
+    backend: GraphCompiler,
     options: Options,
     error: Exception,
 ) -> Callable[..., Any]:
@@ -100,7 +100,20 @@ def _untraceable(
     return run
 
 
-def again(kept: precompile.Kept, args: Sequence[Any]) -> Callable[..., Any]:
+def restore(kept: precompile.Kept) -> Callable[..., Any]:
+    """What runs a graph in a later process: made by its first call, which brings the weights."""
+    run: Callable[..., Any] | None = None
+
+    def call(*args: Any) -> Any:
+        nonlocal run
+        if run is None:
+            run = _compiled_again(kept, args)
+        return run(*args)
+
+    return call
+
+
+def _compiled_again(kept: precompile.Kept, args: Sequence[Any]) -> Callable[..., Any]:
     """What runs a graph that an earlier process traced and compiled, at its first call."""
     backend = find(kept.backend)
     weights = {i: args[i].detach() for i in kept.weights}
@@ -127,7 +140,7 @@ def _later(make: Callable[[], fx.GraphModule]) -> Callable[..., Any]:
 def _settled(
     compiled: Callable[..., Any],
     eager: Callable[..., Any],
-    backend: Backend,
+    backend: GraphCompiler,
     options: Options,
     record: report.Record,
 ) -> Callable[..., Any]:
@@ -192,7 +205,7 @@ def trained(
 
 def _from_disk(
     key: str | None,
-    backend: Backend,
+    backend: GraphCompiler,
     weights: Mapping[int, Tensor],
     record: report.Record,
     changing: Sequence[torch.SymInt] = (),
@@ -208,7 +221,7 @@ def _from_disk(
 def _compile(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
-    backend: Backend,
+    backend: GraphCompiler,
     options: Options,
     weights: Mapping[int, Tensor],
     record: report.Record,

@@ -23,12 +23,12 @@ from deeplink import settings
 from deeplink.native import folder_of
 from deeplink.tensors import bytes_of
 from dicp import torch_internals
-from dicp.backend import Backend
+from dicp.backend import GraphCompiler
 
 log = logging.getLogger("dicp")
 
 
-def key(gm: fx.GraphModule, backend: Backend, constants: Mapping[str, Tensor]) -> str:
+def key(gm: fx.GraphModule, backend: GraphCompiler, constants: Mapping[str, Tensor]) -> str:
     """Equal for equal graphs, shapes, strides, constants, compilers and torches, in any process."""
     digest = hashlib.sha256()
     digest.update(repr(head(backend)).encode())
@@ -46,7 +46,7 @@ def key(gm: fx.GraphModule, backend: Backend, constants: Mapping[str, Tensor]) -
     return digest.hexdigest()
 
 
-def head(backend: Backend) -> tuple[str, ...]:
+def head(backend: GraphCompiler) -> tuple[str, ...]:
     """What every key of a backend starts with: the compiler, torch, the code that emits, and what
     the backend takes.
     """
@@ -64,7 +64,7 @@ def head(backend: Backend) -> tuple[str, ...]:
 
 
 @lru_cache
-def _code(backend: Backend) -> str:
+def _code(backend: GraphCompiler) -> str:
     """Of dicp, and of the folders that a backend's functions are from: edited, they emit anew."""
     own = [backend.emitter, backend.load, backend.compile, *backend.conversions.functions()]
     own += [backend.whole] if backend.whole else []
@@ -100,12 +100,12 @@ def known(value: Any) -> Any:
     return str(value.dtype), sizes, strides, str(value.device)
 
 
-def find(key: str, backend: Backend, kind: str = "blob") -> bytes | None:
+def find(key: str, backend: GraphCompiler, kind: str = "blob") -> bytes | None:
     """What is kept under a key."""
     return _read(_path(key, backend, kind))
 
 
-def load(key: str, backend: Backend, kind: str) -> Any:
+def load(key: str, backend: GraphCompiler, kind: str) -> Any:
     """The object that is kept under a key; None where none is, or none that can be read here."""
     path = _path(key, backend, kind)
     blob = _read(path)
@@ -117,12 +117,12 @@ def load(key: str, backend: Backend, kind: str) -> Any:
         return None
 
 
-def _path(key: str, backend: Backend, kind: str) -> Path:
+def _path(key: str, backend: GraphCompiler, kind: str) -> Path:
     return settings.DICP_CACHE_DIR.get() / backend.name / f"{key}.{kind}"
 
 
 def get(
-    key: str, backend: Backend, make: Callable[[], bytes], kind: str = "blob"
+    key: str, backend: GraphCompiler, make: Callable[[], bytes], kind: str = "blob"
 ) -> tuple[bytes, bool]:
     """The blob of a key, from the disk or made now; and whether it was there.
 

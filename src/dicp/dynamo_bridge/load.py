@@ -12,7 +12,7 @@ from torch import Tensor, fx
 
 from deeplink import settings
 from deeplink.errors import CompileError, DeeplinkError
-from dicp.backend import Backend, Executable, Loading
+from dicp.backend import Executable, GraphCompiler, Loading
 from dicp.dynamo_bridge import disk_cache, report
 from dicp.dynamo_bridge.codegen import describe, emit, results_of
 from dicp.dynamo_bridge.options import Options
@@ -27,7 +27,7 @@ log = logging.getLogger("dicp")
 def make_part(
     name: str,
     gm: fx.GraphModule,
-    backend: Backend,
+    backend: GraphCompiler,
     options: Options,
     known: Constants,
     record: Record,
@@ -58,7 +58,7 @@ def shape_of(name: str, gm: fx.GraphModule, known: Constants) -> Shape:
 
 
 def open_blob(
-    blob: bytes, shape: Shape, backend: Backend, cached: bool, own: Constants
+    blob: bytes, shape: Shape, backend: GraphCompiler, cached: bool, own: Constants
 ) -> Executable:
     """The executable of a compiled partition, for these constants."""
     elsewhere = [device for device in shape.devices if device not in backend.devices]
@@ -81,7 +81,7 @@ def open_blob(
 class _Maker:
     """Compiles graphs of one partition; a blob that holds no constants is made once."""
 
-    def __init__(self, backend: Backend, options: Options, record: Record) -> None:
+    def __init__(self, backend: GraphCompiler, options: Options, record: Record) -> None:
         self.backend, self.options, self.record = backend, options, record
         self.key = ""
         self._blobs: dict[fx.GraphModule, bytes] = {}

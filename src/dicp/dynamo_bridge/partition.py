@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves
 
-from dicp.backend import Backend
+from dicp.backend import GraphCompiler
 from dicp.dynamo_bridge.passes.canonical import VIEWS
 from dicp.dynamo_bridge.specialize import at_example, is_dynamic
 
@@ -30,7 +30,7 @@ class Split:
     eager: dict[fx.Node, str]
 
 
-def split(gm: fx.GraphModule, backend: Backend) -> Split:
+def split(gm: fx.GraphModule, backend: GraphCompiler) -> Split:
     """The fewest partitions that do not wait for each other in a circle."""
     # a backend for fixed sizes is asked for those that the graph was traced with
     fixed = at_example(gm) if backend.dynamic == "specialize" and is_dynamic(gm) else {}
@@ -43,7 +43,7 @@ def split(gm: fx.GraphModule, backend: Backend) -> Split:
     return _rebuild(gm, _regions(gm, eager), eager)
 
 
-def reason(node: fx.Node, backend: Backend) -> str | None:
+def reason(node: fx.Node, backend: GraphCompiler) -> str | None:
     """Why a node stays eager; None when the backend takes it."""
     if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
         return reason(node.args[0], backend) if node.args[0].op == "call_function" else None

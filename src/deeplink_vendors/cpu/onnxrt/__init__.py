@@ -12,7 +12,8 @@ from deeplink_vendors.cpu.onnx.support import KEPT, supports
 from deeplink_vendors.cpu.onnxrt.conversions import conversions
 from deeplink_vendors.cpu.packages import version_of
 from dicp.apart import of_dlinfer
-from dicp.backend import Backend, Executable, Loading
+from dicp.backend import Executable, Loading
+from dicp.entry import Backend
 
 
 def load(blob: bytes, loading: Loading) -> Executable:

@@ -20,7 +20,8 @@ from deeplink_vendors.cpu.openvino.conversions import conversions, supports
 from deeplink_vendors.cpu.packages import version_of
 from dicp import workload
 from dicp.apart import of_dlinfer
-from dicp.backend import Backend, Executable, Loading
+from dicp.backend import Executable, Loading
+from dicp.entry import Backend
 
 LARGE = 2.0**110  # beyond it a number is left as it is: 65537 times as much may be none
 

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from deeplink.tensors import bytes_of
 from dicp import torch_internals
-from dicp.backend import Backend
+from dicp.backend import GraphCompiler
 from dicp.dynamo_bridge import disk_cache
 from dicp.dynamo_bridge.load import open_blob
 from dicp.dynamo_bridge.options import Options
@@ -89,7 +89,7 @@ def _from_input(node: fx.Node) -> bool:
 
 
 def key(
-    gm: fx.GraphModule, backend: Backend, options: Options, weights: Mapping[int, Tensor]
+    gm: fx.GraphModule, backend: GraphCompiler, options: Options, weights: Mapping[int, Tensor]
 ) -> str | None:
     """Of dynamo's graph; None for one that is not to be kept: sizes that only a call tells, or
     functions whose meaning is not torch's own.
@@ -175,7 +175,7 @@ def _hashable(value: Any) -> bool:
     return type(value).__hash__ is not None
 
 
-def save(key: str, plan: Plan, backend: Backend) -> None:
+def save(key: str, plan: Plan, backend: GraphCompiler) -> None:
     """Keeps a plan; what cannot be pickled is not kept."""
     try:
         blob = pickle.dumps(plan)
@@ -214,7 +214,7 @@ def describe(
 
 def load(
     key: str,
-    backend: Backend,
+    backend: GraphCompiler,
     weights: Mapping[int, Tensor],
     record: Record,
     changing: Sequence[torch.SymInt] = (),
@@ -247,7 +247,7 @@ def load(
     return Program(whole, parts, frozen, *rest, straight=plan.straight)
 
 
-def _part(shape: Shape, blob: bytes, backend: Backend, known: Constants) -> Part:
+def _part(shape: Shape, blob: bytes, backend: GraphCompiler, known: Constants) -> Part:
     def load(constants: Constants) -> Any:
         return open_blob(blob, shape, backend, True, shape.own(constants))
 

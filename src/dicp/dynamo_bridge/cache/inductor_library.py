@@ -20,7 +20,7 @@ from torch import Tensor, fx
 
 from deeplink import settings
 from dicp import torch_internals
-from dicp.backend import Backend
+from dicp.backend import GraphCompiler
 from dicp.dynamo_bridge import disk_cache
 from dicp.dynamo_bridge.cache import graph_cache
 from dicp.dynamo_bridge.options import Options
@@ -42,7 +42,7 @@ class Kept:
 
 def key(
     gm: fx.GraphModule,
-    backend: Backend,
+    backend: GraphCompiler,
     options: Options,
     weights: Mapping[int, Tensor],
     patches: Mapping[str, Any],
@@ -61,7 +61,9 @@ def key(
     return hashlib.sha256(repr((graph, state, sorted(patches.items()))).encode()).hexdigest()
 
 
-def watch(key: str | None, gm: fx.GraphModule, backend: Backend) -> torch_internals.Watch | None:
+def watch(
+    key: str | None, gm: fx.GraphModule, backend: GraphCompiler
+) -> torch_internals.Watch | None:
     """What sees the library that is made of a graph, where it is to be kept. Where something is
     kept that does not serve, torch's own cache, which watching keeps from its work, serves better.
     """
@@ -87,7 +89,7 @@ def _memory(tensor: Tensor) -> int:
 
 def keep(
     key: str,
-    backend: Backend,
+    backend: GraphCompiler,
     made: torch_internals.Library | None,
     packs: Packs,
     changing: Sequence[torch.SymInt],
@@ -101,7 +103,10 @@ def keep(
 
 
 def find(
-    key: str | None, backend: Backend, few: Callable[[], Any], changing: Sequence[torch.SymInt]
+    key: str | None,
+    backend: GraphCompiler,
+    few: Callable[[], Any],
+    changing: Sequence[torch.SymInt],
 ) -> tuple[Callable[[list[Any]], list[Any]], Packs] | None:
     """What is kept under a key, opened; `few` finds the op for few rows, asked where it is used."""
     kept: Kept | None = None if key is None else disk_cache.load(key, backend, KIND)
@@ -116,7 +121,9 @@ def find(
         return None
 
 
-def _opened(library: torch_internals.Library, backend: Backend) -> Callable[[list[Any]], list[Any]]:
+def _opened(
+    library: torch_internals.Library, backend: GraphCompiler
+) -> Callable[[list[Any]], list[Any]]:
     """A library is opened from a file named by its bytes, which are looked at before."""
     name = hashlib.sha256(library.code).hexdigest()
     file = settings.DICP_CACHE_DIR.get() / backend.name / f"{name}.so"

@@ -20,7 +20,7 @@ from torch import Tensor, fx
 from deeplink import settings
 from deeplink.errors import CompileError, DeeplinkError
 from dicp import torch_internals
-from dicp.backend import Backend, find
+from dicp.backend import GraphCompiler, find
 from dicp.dynamo_bridge import disk_cache
 from dicp.dynamo_bridge.cache import graph_cache, guard_identity
 from dicp.dynamo_bridge.options import Options, resolve
@@ -51,13 +51,14 @@ class Kept:
 
 def keep(
     gm: fx.GraphModule,
-    backend: Backend,
+    backend: GraphCompiler,
     options: Options,
     weights: Mapping[int, Tensor],
     key: str | None,
+    restore: Callable[[Kept], Callable[..., Any]],
 ) -> Callable[[], bool] | None:
     """What names a compiled graph to torch, in its first call, and says whether it could; None
-    where torch does not ask for it.
+    where torch does not ask for it. A later process calls `restore`.
     """
     name, asked = torch_internals.precompiled_name(gm), _asked()
     rows = None if name is None or key is None else graph_cache.rows_of(gm)
@@ -101,7 +102,7 @@ def _asked() -> str | None:
     return None if found is None else repr((found, resolve(), settings.DICP_PREFERENCE.get()))
 
 
-def is_current(kept: Kept, backend: Backend) -> bool:
+def is_current(kept: Kept, backend: GraphCompiler) -> bool:
     """Whether the plan was made by the versions that are here now."""
     return kept.head == disk_cache.head(backend)
 
@@ -110,7 +111,7 @@ def _attributes(gm: fx.GraphModule) -> list[fx.Node]:
     return list(gm.graph.find_nodes(op="get_attr"))
 
 
-def _found_by_name(backend: Backend) -> bool:
+def _found_by_name(backend: GraphCompiler) -> bool:
     try:
         return find(backend.name) is backend
     except DeeplinkError:
@@ -130,21 +131,6 @@ def saving(run: Callable[..., Any], record: Callable[[], bool]) -> Callable[...,
                     torch_internals.save_precompiled()
             except Exception as error:  # torch's, and the program goes on without it
                 log.warning("torch keeps no trace of this graph: %s", error)
-        return run(*args)
-
-    return call
-
-
-def restore(kept: Kept) -> Callable[..., Any]:
-    """What runs a graph in a later process: made by its first call, which brings the weights."""
-    from dicp.dynamo_bridge.compile_fx import again  # it uses this module
-
-    run: Callable[..., Any] | None = None
-
-    def call(*args: Any) -> Any:
-        nonlocal run
-        if run is None:
-            run = again(kept, args)
         return run(*args)
 
     return call

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dicp.backend import Backend
+from dicp.backend import GraphCompiler
 from dicp.dynamo_bridge.passes import infer
 
 aten = torch.ops.aten
@@ -25,7 +25,7 @@ VIEWS = COPIES - {aten.clone.default, aten.lift_fresh_copy.default} | {
 }  # fmt: skip
 
 
-def canonicalise(gm: fx.GraphModule, backend: Backend) -> fx.GraphModule:
+def canonicalise(gm: fx.GraphModule, backend: GraphCompiler) -> fx.GraphModule:
     """The same graph in fewer words; whole attentions and norms become fused ops where wanted."""
     for node in list(gm.graph.nodes):
         if node.op != "call_function":
@@ -98,7 +98,7 @@ SPELLINGS: dict[Any, Callable[[fx.Node], tuple[Any, ...] | None]] = {
 }
 
 
-def _first_result(node: fx.Node, backend: Backend) -> tuple[Any, ...] | None:
+def _first_result(node: fx.Node, backend: GraphCompiler) -> tuple[Any, ...] | None:
     """A fused op for the only result that is used of an op with several."""
     source, index = node.args
     if index != 0 or not isinstance(source, fx.Node) or len(source.users) > 1:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dicp import torch_internals
-from dicp.backend import Backend
+from dicp.backend import GraphCompiler
 
 aten = torch.ops.aten
 
@@ -31,7 +31,7 @@ RECOGNISED: dict[str, tuple[Any, ...]] = {
 PLAIN = (aten.t.default, aten.transpose.int)  # `canonical` makes one spelling of these
 
 
-def table(backend: Backend) -> dict[Any, Any]:
+def table(backend: GraphCompiler) -> dict[Any, Any]:
     """The decompositions for a backend's graphs."""
     kept = set(PLAIN) | backend.keep
     for fused, overloads in RECOGNISED.items():

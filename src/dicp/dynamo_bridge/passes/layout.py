@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from dicp.backend import Backend
+from dicp.backend import GraphCompiler
 from dicp.dynamo_bridge.passes import infer
 
 aten, dicp = torch.ops.aten, torch.ops.dicp
@@ -24,7 +24,7 @@ UNARY = {
 BINARY = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor}
 
 
-def arrange(gm: fx.GraphModule, backend: Backend) -> fx.GraphModule:
+def arrange(gm: fx.GraphModule, backend: GraphCompiler) -> fx.GraphModule:
     """The graph in the backend's layout, with as few permutes as it needs."""
     if backend.layout == "NHWC" and backend.wants("conv_nhwc"):
         for node in gm.graph.find_nodes(op="call_function", target=dicp.conv.default):

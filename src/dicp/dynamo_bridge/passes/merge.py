@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from dicp.backend import Backend
+from dicp.backend import GraphCompiler
 from dicp.dynamo_bridge.passes import infer
 
 aten, dicp = torch.ops.aten, torch.ops.dicp
 WIDE = (torch.float32, torch.float64)
 
 
-def merge(gm: fx.GraphModule, backend: Backend, constants: Collection[str]) -> fx.GraphModule:
+def merge(gm: fx.GraphModule, backend: GraphCompiler, constants: Collection[str]) -> fx.GraphModule:
     """`constants`: the names of the placeholders whose values are known."""
     if aten.split_with_sizes.default in backend.conversions and backend.wants("linear"):
         _merge_linears(gm, constants)

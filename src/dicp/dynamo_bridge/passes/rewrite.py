@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from dicp.backend import Backend
+from dicp.backend import GraphCompiler
 from dicp.dynamo_bridge.passes import infer
 from dicp.dynamo_bridge.passes.match import Bound, Call, Either, Free, call, match
 
@@ -33,7 +33,7 @@ class Rule:
     arguments: Callable[[fx.Node, Bound], tuple[Any, ...] | None]
 
 
-def rewrite(gm: fx.GraphModule, backend: Backend) -> fx.GraphModule:
+def rewrite(gm: fx.GraphModule, backend: GraphCompiler) -> fx.GraphModule:
     """Applies every rule whose fused op the backend wants, in the order of the library."""
     for rule in LIBRARY:
         if backend.wants(rule.fused):
@@ -45,7 +45,7 @@ def rewrite(gm: fx.GraphModule, backend: Backend) -> fx.GraphModule:
     return gm
 
 
-def activate(gm: fx.GraphModule, backend: Backend) -> fx.GraphModule:
+def activate(gm: fx.GraphModule, backend: GraphCompiler) -> fx.GraphModule:
     """Takes activations into the linears and convolutions before them; after `merge`."""
     for name, rule in ACTIVATIONS:
         if backend.wants(rule.fused) and name in backend.activations:
