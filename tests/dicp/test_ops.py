@@ -17,7 +17,7 @@ from dicp.backend import GraphCompiler
 from dicp.conformance.op_check import check, compiled, graph_of
 from dicp.conformance.overloads import Call, calls, core
 from dicp.dynamo_bridge.partition import reason
-from diopi.conformance.sample import Sample
+from diopi.conformance.cases.sample import Sample
 from tests.dicp.op_outcomes import outcomes
 
 ROOT = Path(__file__).parents[2]

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from deeplink.console import console
-from diopi.conformance import guests, plan
-from diopi.conformance.case import Group, parse
+from diopi.conformance.cases.case import Group, parse
 from diopi.conformance.command import Request, run
-from diopi.conformance.guests import Trial
-from diopi.conformance.subject import Subject, open_subject
-from diopi.conformance.worker import run_one
+from diopi.conformance.execution.subject import Subject, open_subject
+from diopi.conformance.planning import plan
+from diopi.conformance.workers import guests
+from diopi.conformance.workers.guests import Trial
+from diopi.conformance.workers.worker import run_one
 
 
 class Wrong:

@@ -12,9 +12,9 @@ from torch import Tensor
 import dicp.fused  # noqa: F401  # the ops of torch.ops.dicp
 from dicp.conformance import overloads
 from dicp.conformance.overloads import Call
-from diopi.conformance import recipes
-from diopi.conformance.draws import Portable
-from diopi.conformance.sample import Sample
+from diopi.conformance.cases.draws import Portable
+from diopi.conformance.cases.sample import Sample
+from diopi.conformance.planning import recipes
 
 aten, fused = torch.ops.aten, torch.ops.dicp
 

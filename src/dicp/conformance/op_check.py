@@ -19,13 +19,13 @@ from dicp.backend import GraphCompiler, Loading
 from dicp.conformance.overloads import Call
 from dicp.dynamo_bridge.codegen import emit, results_of
 from dicp.dynamo_bridge.partition import reason
-from diopi.conformance import checks
-from diopi.conformance.case import Case
-from diopi.conformance.expected import Expected
-from diopi.conformance.running import Run
-from diopi.conformance.sample import Callee, Sample
-from diopi.conformance.subject import Subject
-from diopi.conformance.trial import Trial
+from diopi.conformance.cases.case import Case
+from diopi.conformance.cases.sample import Callee, Sample
+from diopi.conformance.checks import checks
+from diopi.conformance.checks.trial import Trial
+from diopi.conformance.execution.expected import Expected
+from diopi.conformance.execution.running import Run
+from diopi.conformance.execution.subject import Subject
 
 CHECKED = ("structure", "dtype", "shape", "values")
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from diopi.conformance import recipes
-from diopi.conformance.case import Group
-from diopi.conformance.draws import Portable
-from diopi.conformance.sample import Sample
+from diopi.conformance.cases.case import Group
+from diopi.conformance.cases.draws import Portable
+from diopi.conformance.cases.sample import Sample
+from diopi.conformance.planning import recipes
 from diopi.op import by_aten, get
 
 aten = torch.ops.aten

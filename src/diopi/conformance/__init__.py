@@ -3,6 +3,6 @@
 
     python -m diopi.conformance --vendor reference --tier quick
 
-Read in the order of a case's life: case, plan, recipes (with profiles, layouts, growth), subject,
-expected, checks, trial; then pool and worker (processes), gaps, report and page, command.
+Read in the order of a case's life: cases (with own and models), execution, checks, planning,
+workers, results, command.
 """

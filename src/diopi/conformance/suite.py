@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from deeplink.testing import device_rules
-from diopi.conformance import gaps as known_gaps
-from diopi.conformance import plan
-from diopi.conformance.case import Result, reproduce
+from diopi.conformance.cases.case import Result, reproduce
 from diopi.conformance.command import select
-from diopi.conformance.pool import Pool
-from diopi.conformance.subject import open_subject
+from diopi.conformance.execution.subject import open_subject
+from diopi.conformance.planning import plan
+from diopi.conformance.results import gaps as known_gaps
+from diopi.conformance.workers.pool import Pool
 
 
 def conformance(

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from diopi import cabi
-from diopi.conformance import command, results
+from diopi.conformance import command
+from diopi.conformance.results import results
 from tests.diopi.compiled import IMPLEMENTED, library
 
 NEG = """

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from diopi.conformance import results
-from diopi.conformance.case import Result
+from diopi.conformance.cases.case import Result
 from diopi.conformance.command import Request, run
+from diopi.conformance.results import results
 
 VENDOR = "tests.diopi.conformance.broken"
 WRONG = {  # what each does, and the check that says so

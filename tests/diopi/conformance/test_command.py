@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from diopi import __main__ as face
-from diopi.conformance import command, results
-from diopi.conformance.case import Result
+from diopi.conformance import command
+from diopi.conformance.cases.case import Result
+from diopi.conformance.results import results
 from diopi.conformance.suite import failures
 
 RUN = ["--vendor", "cpu", "--tier", "smoke", "--ops", "relu", "--jobs", "1"]

@@ -6,8 +6,8 @@ import json
 
 import torch
 
+from diopi.conformance.execution.running import run
 from diopi.conformance.models import stored, trace
-from diopi.conformance.running import run
 
 
 def test_a_trace_keeps_what_computes_with_its_shapes() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from diopi import cabi
-from diopi.conformance import results
-from diopi.conformance.case import Result
+from diopi.conformance.cases.case import Result
+from diopi.conformance.results import results
 from tests.diopi.compiled import COMPILER
 
 ROOT = Path(__file__).parents[3]

@@ -14,12 +14,12 @@ import torch_dipu
 from deeplink import vendor as vendors
 from deeplink.errors import NoVendorError, VendorUnavailable
 from deeplink.vendor import Vendor
-from diopi.conformance import plan, recipes
-from diopi.conformance.attempt import attempt
-from diopi.conformance.case import Case, Group
-from diopi.conformance.running import run
-from diopi.conformance.subject import of_kernels, open_subject
+from diopi.conformance.cases.case import Case, Group
+from diopi.conformance.execution.running import run
+from diopi.conformance.execution.subject import of_kernels, open_subject
+from diopi.conformance.planning import plan, recipes
 from diopi.conformance.suite import failures
+from diopi.conformance.workers.attempt import attempt
 from diopi.implementation import Implementation
 from diopi.op import get
 from tests import warm
@@ -100,7 +100,7 @@ def test_a_vendor_is_run_on_its_own_device(tmp_path: Path) -> None:
     program = f"""
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
-from diopi.conformance.subject import open_subject
+from diopi.conformance.execution.subject import open_subject
 subject = open_subject("acme_chip")
 subject.ready()
 import torch_dipu

@@ -12,28 +12,19 @@ import pytest
 import torch
 
 from deeplink.errors import DeeplinkError
-from diopi.conformance import (
-    command,
-    device_config,
-    gaps,
-    growth,
-    layouts,
-    memory,
-    page,
-    plan,
-    profiles,
-    recipes,
-    safetensors,
-    statistics,
-    store,
-)
-from diopi.conformance.attempt import NoSampleError, attempt, vary
-from diopi.conformance.case import Case, Finding, Group, Result, parse
-from diopi.conformance.guarded import guarded, guarded_result
-from diopi.conformance.origin import Watch
-from diopi.conformance.results import Writer, read, summarise
-from diopi.conformance.sample import Callee, Sample
-from diopi.conformance.subject import Subject
+from diopi.conformance import command
+from diopi.conformance.cases import growth, layouts, profiles
+from diopi.conformance.cases.case import Case, Finding, Group, Result, parse
+from diopi.conformance.cases.sample import Callee, Sample
+from diopi.conformance.checks import distributions, memory
+from diopi.conformance.execution.guarded import guarded, guarded_result
+from diopi.conformance.execution.origin import Watch
+from diopi.conformance.execution.subject import Subject
+from diopi.conformance.planning import plan, recipes
+from diopi.conformance.results import gaps, page
+from diopi.conformance.results.results import Writer, read, summarise
+from diopi.conformance.workers import device_config, safetensors, store
+from diopi.conformance.workers.attempt import NoSampleError, attempt, vary
 from diopi.inference import Described
 from diopi.op import all_ops, get
 
@@ -152,7 +143,7 @@ def test_a_misspelt_dtype_is_refused_with_those_that_there_are() -> None:
 def test_a_device_config_skips_single_calls_by_the_shape_of_a_tensor(tmp_path: Path) -> None:
     path = tmp_path / "device_config.py"
     path.write_text(
-        "from diopi.conformance.device_config import Skip\n"
+        "from diopi.conformance.workers.device_config import Skip\n"
         "device_configs = {'diopiAdd': {'tensor_para': {'args': [\n"
         "    {'ins': ['input'], 'shape': [Skip((2, 3))]}, {'dtype': [Skip('int32')]}]}}}\n"
     )
@@ -250,17 +241,17 @@ def test_calls_that_make_no_sense_must_be_refused() -> None:
     assert {result.status for result in found} == {"passed"}
 
 
-@pytest.mark.parametrize("op", statistics.DRAWN)
+@pytest.mark.parametrize("op", distributions.DRAWN)
 def test_random_ops_draw_what_they_should(op: str) -> None:
     torch.manual_seed(3)
-    draw = statistics.DRAWN[op]
+    draw = distributions.DRAWN[op]
     drawn = draw.call(torch.device("cpu")).double()
-    assert statistics.distance_of(drawn, draw.distribution, draw.discrete) < 0.02
+    assert distributions.distance_of(drawn, draw.distribution, draw.discrete) < 0.02
 
 
 def test_a_wrong_distribution_is_found() -> None:
     torch.manual_seed(3)
-    found = statistics.check("randn", torch.rand(20000), lambda seed: torch.rand(20000))
+    found = distributions.check("randn", torch.rand(20000), lambda seed: torch.rand(20000))
     assert "from their distribution" in found[0].message
 
 
@@ -294,7 +285,9 @@ PORTABLE = """
 """.split()
 CHECKSUMS = """
 import sys
-from diopi.conformance import case, recipes, store
+from diopi.conformance.cases import case
+from diopi.conformance.planning import recipes
+from diopi.conformance.workers import store
 for text in sys.argv[1:]:
     one = case.parse(text)
     base = recipes.samples(one.group, one.index + 1)[one.index]
@@ -440,7 +433,7 @@ def test_a_resumed_run_counts_the_time_of_its_parts() -> None:
 
 def test_a_device_config_leaves_out_what_it_names(tmp_path: Path) -> None:
     (tmp_path / "device_config.py").write_text(
-        "from diopi.conformance.device_config import Skip\n"
+        "from diopi.conformance.workers.device_config import Skip\n"
         "device_configs = {'softmax': {'dtype': [Skip('float64')]}, 'sort': {'skip_all': True}}\n"
     )
     config = device_config.read(tmp_path)

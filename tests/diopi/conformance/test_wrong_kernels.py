@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from deeplink.errors import NoKernelError
-from diopi.conformance import own, plan, recipes
-from diopi.conformance.attempt import attempt
-from diopi.conformance.bound import bound, split
-from diopi.conformance.case import Group, parse
-from diopi.conformance.sample import Sample
-from diopi.conformance.worker import run_one
+from diopi.conformance import own
+from diopi.conformance.cases.bound import bound, split
+from diopi.conformance.cases.case import Group, parse
+from diopi.conformance.cases.sample import Sample
+from diopi.conformance.planning import plan, recipes
+from diopi.conformance.workers.attempt import attempt
+from diopi.conformance.workers.worker import run_one
 from diopi.op import all_ops, get
 from tests.diopi.conformance.wrong_kernels import found, found_in_all, only
 

@@ -14,9 +14,9 @@ from torch.utils import _pytree as pytree
 
 from deeplink.testing import workers
 from deeplink.testing.workers import Lost, Worker
-from diopi.conformance import plan, recipes
-from diopi.conformance.attempt import attempt
-from diopi.conformance.subject import Subject, of_kernels
+from diopi.conformance.execution.subject import Subject, of_kernels
+from diopi.conformance.planning import plan, recipes
+from diopi.conformance.workers.attempt import attempt
 from diopi.implementation import Implementation
 from diopi.op import Op, get
 

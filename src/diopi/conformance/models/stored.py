@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from deeplink.errors import DeeplinkError, UnknownOpError
-from diopi.conformance.sample import Callee, Sample
+from diopi.conformance.cases.sample import Callee, Sample
 from diopi.op import by_aten
 
 FOLDER = Path(__file__).parent

@@ -8,8 +8,8 @@ import pkgutil
 
 import torch
 
+from diopi.conformance.cases.sample import Sample
 from diopi.conformance.own.making import FIXED, MAKERS
-from diopi.conformance.sample import Sample
 
 __all__ = ["FIXED", "MAKERS", "OWN", "samples"]
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diopi.conformance.cases.sample import Sample
 from diopi.conformance.own.making import called, draw, makes
-from diopi.conformance.sample import Sample
 from diopi.op import get
 
 Arguments = dict[str, Any]

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from diopi.conformance.cases.sample import Sample
 from diopi.conformance.own.making import called, draw, makes, positive, whole
-from diopi.conformance.sample import Sample
 
 ROWS = ((7,), (3, 129), (2, 5, 33), (4, 1031))
 

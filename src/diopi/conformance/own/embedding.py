@@ -8,8 +8,8 @@ from itertools import product
 
 import torch
 
+from diopi.conformance.cases.sample import Sample
 from diopi.conformance.own.making import called, draw, makes
-from diopi.conformance.sample import Sample
 from diopi.op import get
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from diopi.conformance.cases.sample import Sample
 from diopi.conformance.own.making import called, draw, makes, positive
-from diopi.conformance.sample import Sample
 
 BATCHES = ((2, 4), (1,), (5, 1, 9))  # how many tokens each row has
 

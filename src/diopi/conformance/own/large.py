@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from diopi.conformance.cases.sample import Sample
 from diopi.conformance.own.making import MAKERS, Maker, draw
-from diopi.conformance.sample import Sample
 
 # By op, the shapes of its tensors and the rest.
 LARGE: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diopi.conformance.cases.sample import Sample
 from diopi.conformance.own.making import called, draw, makes, positive, whole
-from diopi.conformance.sample import Sample
 
 SHAPES = ((4, 3), (17, 129), (1, 1031))
 REDUCTIONS = (0, 1, 2)

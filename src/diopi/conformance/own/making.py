@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diopi.conformance.sample import Sample
+from diopi.conformance.cases.sample import Sample
 
 Maker = Callable[[torch.dtype], Iterator[Sample]]
 MAKERS: dict[str, Maker] = {}

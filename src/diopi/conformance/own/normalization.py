@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from diopi.conformance.cases.sample import Sample
 from diopi.conformance.own.making import called, draw, makes, positive
-from diopi.conformance.sample import Sample
 from diopi.op import get
 
 EPS = 1e-5

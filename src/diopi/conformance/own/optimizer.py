@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diopi.conformance.cases.sample import Sample
 from diopi.conformance.own.making import called, draw, makes, positive
-from diopi.conformance.sample import Sample
 
 SHAPES = ((5,), (3, 129), (1031,))
 LISTS = (((5,), (3, 7)), ((1031,), (), (2, 33)))

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diopi.conformance.cases.sample import Sample
 from diopi.conformance.own.making import called, draw, makes
-from diopi.conformance.sample import Sample
 from diopi.op import get
 
 INPUTS = {1: ((2, 3, 6), (1, 2, 129)), 2: ((2, 3, 6, 7), (1, 2, 17, 33)), 3: ((1, 2, 6, 5, 7),)}

@@ -9,8 +9,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from diopi.conformance.cases.sample import Sample
 from diopi.conformance.own.making import called, draw, makes
-from diopi.conformance.sample import Sample
 
 
 def _boxes(dtype: torch.dtype, count: int, width: float, height: float) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from deeplink.judge import envelope
 from deeplink.judge.formats import FORMATS
-from diopi.conformance.grading import Judged, grade
+from diopi.conformance.execution.grading import Judged, grade
 
 Kernel = Callable[..., Tensor]
 Make = Callable[[torch.Generator], tuple[Tensor, ...]]

@@ -13,8 +13,8 @@ from torch import Tensor
 from deeplink.judge import envelope
 from deeplink.judge.envelope import FLOAT32, FLOAT64
 from deeplink.judge.formats import FORMATS, coarser
-from diopi.conformance.running import Run, host, run
-from diopi.conformance.sample import Callee, Sample
+from diopi.conformance.cases.sample import Callee, Sample
+from diopi.conformance.execution.running import Run, host, run
 
 # What they do depends on the type itself: their reference is the CPU's run in that type.
 BY_TYPE = frozenset(

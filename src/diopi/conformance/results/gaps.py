@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from deeplink.errors import DeeplinkError
-from diopi.conformance.case import Result
+from diopi.conformance.cases.case import Result
 
 KINDS = ("todo", "notyet", "never")
 

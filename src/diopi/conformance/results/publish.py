@@ -10,12 +10,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from deeplink.errors import DeeplinkError
-from diopi.conformance import guests, results
-from diopi.conformance.case import NOT_IMPLEMENTED, Result, parse
-from diopi.conformance.gaps import Gap, find
+from diopi.conformance.cases.case import NOT_IMPLEMENTED, Result, parse
+from diopi.conformance.execution.origin import Origin
 from diopi.conformance.models import stored
-from diopi.conformance.origin import Origin
-from diopi.conformance.results import Cell, Summary
+from diopi.conformance.results import results
+from diopi.conformance.results.gaps import Gap, find
+from diopi.conformance.results.results import Cell, Summary
+from diopi.conformance.workers import guests
 from diopi.op import all_ops
 
 COLUMNS = ("op", "dtype", "cases", "wrong", "known", "grade", "error", "worst")

@@ -13,18 +13,18 @@ import torch
 
 from deeplink.errors import NoKernelError
 from deeplink.judge.verdict import name_of
-from diopi.conformance import recipes
-from diopi.conformance.case import LOWERED, NOT_IMPLEMENTED, Case, Finding, Result
-from diopi.conformance.checks import CHECKS, FATAL
-from diopi.conformance.device_config import SkippedCall
-from diopi.conformance.expected import Expected
-from diopi.conformance.grading import worse
-from diopi.conformance.growth import GROWTHS, RANKS, NoGrowthError
-from diopi.conformance.running import Run, rounded, run
-from diopi.conformance.sample import Callee, Sample
-from diopi.conformance.store import Bundle, Stored, mismatch
-from diopi.conformance.subject import Subject
-from diopi.conformance.trial import Trial, line
+from diopi.conformance.cases.case import LOWERED, NOT_IMPLEMENTED, Case, Finding, Result
+from diopi.conformance.cases.growth import GROWTHS, RANKS, NoGrowthError
+from diopi.conformance.cases.sample import Callee, Sample
+from diopi.conformance.checks.checks import CHECKS, FATAL
+from diopi.conformance.checks.trial import Trial, line
+from diopi.conformance.execution.expected import Expected
+from diopi.conformance.execution.grading import worse
+from diopi.conformance.execution.running import Run, rounded, run
+from diopi.conformance.execution.subject import Subject
+from diopi.conformance.planning import recipes
+from diopi.conformance.workers.device_config import SkippedCall
+from diopi.conformance.workers.store import Bundle, Stored, mismatch
 from diopi.op import get
 
 MOST_RESULTS = 1 << 18  # elements of the results of a call whose arguments were grown

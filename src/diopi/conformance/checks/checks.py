@@ -17,11 +17,11 @@ from torch.utils import _pytree as pytree
 from deeplink.judge.formats import FORMATS
 from deeplink.judge.verdict import name_of
 from deeplink.testing.samples import UNINITIALISED
-from diopi.conformance import memory, residuals, statistics
-from diopi.conformance.case import Finding
-from diopi.conformance.forms import inplace, with_out
-from diopi.conformance.running import host, same_bits
-from diopi.conformance.trial import Findings, Trial, finer, kind
+from diopi.conformance.cases.case import Finding
+from diopi.conformance.checks import distributions, memory, residuals
+from diopi.conformance.checks.forms import inplace, with_out
+from diopi.conformance.checks.trial import Findings, Trial, finer, kind
+from diopi.conformance.execution.running import host, same_bits
 
 LEAK_SIZE = 1 << 12  # elements of all arguments; many calls of a larger one take their time
 
@@ -219,13 +219,13 @@ def _gradient(
 
 def distribution(trial: Trial) -> Findings:
     """What a random op draws is spread as it should be."""
-    if trial.callee.name != statistics.SOURCE:
+    if trial.callee.name != distributions.SOURCE:
         return None
 
     def again(seed: int) -> Tensor:
         return trial.again(seed=seed, grad=False).tensors[0]
 
-    return statistics.check(trial.case.op, trial.found.tensors[0], again)
+    return distributions.check(trial.case.op, trial.found.tensors[0], again)
 
 
 def leak(trial: Trial) -> Findings:

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from deeplink.errors import NoKernelError
 from diopi import resolve
-from diopi.conformance import residuals
-from diopi.conformance.case import Finding
-from diopi.conformance.guarded import Guarded, guarded
-from diopi.conformance.running import host, run, same_bits
-from diopi.conformance.trial import Findings, Trial, line
+from diopi.conformance.cases.case import Finding
+from diopi.conformance.checks import residuals
+from diopi.conformance.checks.trial import Findings, Trial, line
+from diopi.conformance.execution.guarded import Guarded, guarded
+from diopi.conformance.execution.running import host, run, same_bits
 
 
 def with_out(kind: str, trial: Trial) -> Findings:

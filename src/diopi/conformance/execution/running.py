@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from deeplink.testing.samples import PLACES, STAYS_ON_HOST, draw_from
-from diopi.conformance.sample import Callee, Sample
+from diopi.conformance.cases.sample import Callee, Sample
 
 WIDE = {
     torch.float16: torch.float64,

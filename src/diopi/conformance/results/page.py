@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from diopi.conformance.case import Result, reproduce
-from diopi.conformance.gaps import Gap, find
-from diopi.conformance.results import Cell, Summary
+from diopi.conformance.cases.case import Result, reproduce
+from diopi.conformance.results.gaps import Gap, find
+from diopi.conformance.results.results import Cell, Summary
 
 STYLE = """
 body { font: 14px system-ui, sans-serif; margin: 2em; color: #222; }

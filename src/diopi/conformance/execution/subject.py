@@ -20,8 +20,8 @@ from deeplink import vendor as vendors
 from deeplink.errors import NoVendorError, VendorBrokenError
 from deeplink.vendor import Vendor
 from diopi import implementation, observing
-from diopi.conformance.calls import Calls
-from diopi.conformance.sample import Callee
+from diopi.conformance.cases.sample import Callee
+from diopi.conformance.execution.calls import Calls
 from diopi.implementation import Implementation
 from diopi.resolve import Resolved
 from diopi.schema import RENAMED

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diopi.conformance.case import Finding
-from diopi.conformance.running import host
-from diopi.conformance.sample import Sample
+from diopi.conformance.cases.case import Finding
+from diopi.conformance.cases.sample import Sample
+from diopi.conformance.execution.running import host
 
 DRAWS = 20_000
 LEVEL = 1e-6

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from deeplink.judge import Verdict, judge, same_choice
 from deeplink.judge.formats import FORMATS
-from diopi.conformance.sample import Sample
+from diopi.conformance.cases.sample import Sample
 
 LOOSER = {True: 4.0, False: 8.0}  # of half types and others: so many times the bound is still B
 STATISTICAL = ("rms", "bias")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A `device_config.py`: the cases that a chip's own tests leave out, as the published suite has it.
 
-from diopi.conformance.device_config import Skip
+from diopi.conformance.workers.device_config import Skip
 
 device_configs = {
     "softmax": {"dtype": [Skip("float64")]},
@@ -33,8 +33,8 @@ from torch.utils import _pytree as pytree
 from deeplink.errors import DeeplinkError
 from deeplink.judge.verdict import name_of
 from diopi import adaptor
-from diopi.conformance import guests
-from diopi.conformance.sample import Sample
+from diopi.conformance.cases.sample import Sample
+from diopi.conformance.workers import guests
 from diopi.op import Op, all_ops
 from diopi.schema import RENAMED
 

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from deeplink.judge.verdict import name_of
 from deeplink.testing.samples import UNINITIALISED
-from diopi.conformance.case import Case, Finding
-from diopi.conformance.expected import Expected
-from diopi.conformance.grading import SPECIAL, Judged, chose_equal, grade
-from diopi.conformance.running import Run, host, run
-from diopi.conformance.sample import Callee, Sample
-from diopi.conformance.subject import Subject
+from diopi.conformance.cases.case import Case, Finding
+from diopi.conformance.cases.sample import Callee, Sample
+from diopi.conformance.execution.expected import Expected
+from diopi.conformance.execution.grading import SPECIAL, Judged, chose_equal, grade
+from diopi.conformance.execution.running import Run, host, run
+from diopi.conformance.execution.subject import Subject
 
 Findings = list[Finding] | None  # None: a check that says nothing
 ROUGH = 64.0  # times the bound: a form of the CPU's that is rounded more often, and no worse

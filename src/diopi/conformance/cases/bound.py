@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from diopi.conformance.sample import Sample
+from diopi.conformance.cases.sample import Sample
 from diopi.op import Op, signature
 from diopi.schema import PLACEMENT, RENAMED
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from diopi.conformance.sample import Sample
+from diopi.conformance.cases.sample import Sample
 from diopi.op import Op
 from diopi.schema import PLACEMENT, RENAMED
 

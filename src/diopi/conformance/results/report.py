@@ -14,10 +14,10 @@ from xml.etree import ElementTree
 from rich.console import Console
 
 from deeplink.console import table
-from diopi.conformance.case import Result, reproduce
-from diopi.conformance.gaps import Gap, find
-from diopi.conformance.origin import Origin
-from diopi.conformance.results import Summary
+from diopi.conformance.cases.case import Result, reproduce
+from diopi.conformance.execution.origin import Origin
+from diopi.conformance.results.gaps import Gap, find
+from diopi.conformance.results.results import Summary
 
 SHOWN = 20  # rows of a list; the files have them all
 COLUMNS = (

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from deeplink.judge.formats import FORMATS
-from diopi.conformance.case import Finding
-from diopi.conformance.running import host
-from diopi.conformance.sample import Sample
+from diopi.conformance.cases.case import Finding
+from diopi.conformance.cases.sample import Sample
+from diopi.conformance.execution.running import host
 
 SLACK = 40.0  # times the size times the roundoff: what stable algorithms stay far below
 

@@ -23,11 +23,11 @@ from torch import Tensor
 from deeplink.errors import DeeplinkError
 from deeplink.judge.formats import FORMATS
 from deeplink.tensors import bytes_of
-from diopi.conformance import safetensors
-from diopi.conformance.case import Case
-from diopi.conformance.expected import Expected, Values
-from diopi.conformance.running import Run
-from diopi.conformance.sample import Callee, Sample
+from diopi.conformance.cases.case import Case
+from diopi.conformance.cases.sample import Callee, Sample
+from diopi.conformance.execution.expected import Expected, Values
+from diopi.conformance.execution.running import Run
+from diopi.conformance.workers import safetensors
 
 MANIFEST = "manifest.jsonl.gz"
 MOST, LEAST = 512, 24  # elements of a result: fewer the more there are; of larger ones are kept

@@ -9,13 +9,15 @@ from dataclasses import dataclass, replace
 import torch
 
 from deeplink.judge.verdict import name_of
-from diopi.conformance import own, recipes, statistics
-from diopi.conformance.bound import split
-from diopi.conformance.case import PLAIN, Case, Group
-from diopi.conformance.checks import CHECKS
-from diopi.conformance.growth import RANKS
+from diopi.conformance import own
+from diopi.conformance.cases.bound import split
+from diopi.conformance.cases.case import PLAIN, Case, Group
+from diopi.conformance.cases.growth import RANKS
+from diopi.conformance.cases.sample import Sample
+from diopi.conformance.checks import distributions
+from diopi.conformance.checks.checks import CHECKS
 from diopi.conformance.models import stored
-from diopi.conformance.sample import Sample
+from diopi.conformance.planning import recipes
 from diopi.op import Op, all_ops
 
 # What the numbers should be like depends on what an op does with them.
@@ -114,8 +116,8 @@ def _model_groups(tier: Tier, ops: Collection[str], dtypes: Collection[str]) -> 
 def _sources(op: Op, tier: Tier) -> Iterator[str]:
     if op.name in own.MAKERS:
         yield own.OWN
-    if op.name in statistics.DRAWN:
-        yield statistics.SOURCE
+    if op.name in distributions.DRAWN:
+        yield distributions.SOURCE
     for entry in recipes.entries_of(op):
         if op.name.endswith("backward") or op.name.endswith("backward_overrideable"):
             if op.aten:
@@ -133,7 +135,7 @@ def _sources(op: Op, tier: Tier) -> Iterator[str]:
 def _dtypes(op: Op, source: str, tier: Tier) -> Iterator[str]:
     wanted = [d for d in op.dtypes if not tier.dtypes or d in tier.dtypes]
     wanted = wanted or list(op.dtypes[:1])  # ops of other types are not left out
-    if source.endswith(f"+{recipes.ERRORS}") or source == statistics.SOURCE:
+    if source.endswith(f"+{recipes.ERRORS}") or source == distributions.SOURCE:
         yield "float32"
         return
     if source != own.OWN:
@@ -152,7 +154,7 @@ def cases(
     every = range(len(samples))
     if group.source.startswith(stored.PREFIX):
         yield from ((_case(group, i), CHEAP) for i in every)
-    elif group.source.endswith(f"+{recipes.ERRORS}") or group.source == statistics.SOURCE:
+    elif group.source.endswith(f"+{recipes.ERRORS}") or group.source == distributions.SOURCE:
         yield from ((_case(group, i), tuple(CHECKS)) for i in every)
     elif tier.added:
         others = list(cases(group, samples, replace(tier, added="")))

@@ -12,9 +12,9 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Protocol
 
-from diopi.conformance.case import Case, Finding, Group, Result
-from diopi.conformance.plan import MODELS, Tier
-from diopi.conformance.subject import Subject, is_module
+from diopi.conformance.cases.case import Case, Finding, Group, Result
+from diopi.conformance.execution.subject import Subject, is_module
+from diopi.conformance.planning.plan import MODELS, Tier
 
 GROUP = "deeplink.conformance"
 FAMILY = "fused"  # in the tables of a report

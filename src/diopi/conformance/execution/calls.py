@@ -17,9 +17,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from deeplink.testing.samples import UNINITIALISED
-from diopi.conformance.grading import grade
-from diopi.conformance.guarded import Guarded, guarded_result
-from diopi.conformance.running import WIDE, host
+from diopi.conformance.execution.grading import grade
+from diopi.conformance.execution.guarded import Guarded, guarded_result
+from diopi.conformance.execution.running import WIDE, host
 from diopi.inference import Described
 from diopi.observing import Observer
 from diopi.op import Op

@@ -18,14 +18,16 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from deeplink.errors import DeeplinkError
-from diopi.conformance import growth, layouts, own, profiles, statistics
-from diopi.conformance.bound import bound
-from diopi.conformance.capturing import captured
-from diopi.conformance.case import PLAIN, Case, Group
-from diopi.conformance.draws import Portable
+from diopi.conformance import own
+from diopi.conformance.cases import growth, layouts, profiles
+from diopi.conformance.cases.bound import bound
+from diopi.conformance.cases.capturing import captured
+from diopi.conformance.cases.case import PLAIN, Case, Group
+from diopi.conformance.cases.draws import Portable
+from diopi.conformance.cases.sample import Callee, Sample
+from diopi.conformance.checks import distributions
 from diopi.conformance.models import stored
 from diopi.conformance.own import OWN
-from diopi.conformance.sample import Callee, Sample
 from diopi.op import Op, get
 
 SAMPLES, WIDER, ERRORS = "samples", "wider", "errors"  # the lists of an op_db entry
@@ -95,8 +97,8 @@ def callee(group: Group, index: int = 0) -> Callee:
     """The function that a group is about; in a model it depends on the call."""
     if group.source.startswith(stored.PREFIX):
         return stored.callee(_calls(group)[index])
-    if group.source == statistics.SOURCE:
-        return Callee(statistics.SOURCE, statistics.function(group.op), draws=True)
+    if group.source == distributions.SOURCE:
+        return Callee(distributions.SOURCE, distributions.function(group.op), draws=True)
     if group.source == OWN or group.source.endswith((f"+{CAPTURED}", f"+{BOUND}")):
         op = get(group.op)
         names, draws = {a.name for a in op.arguments}, op.kind == "random"
@@ -119,8 +121,8 @@ def samples(group: Group, most: int) -> list[Sample]:
         warnings.simplefilter("ignore")
         if group.source.startswith(stored.PREFIX):
             return [stored.sample(call) for call in _calls(group)[:most]]
-        if group.source == statistics.SOURCE:
-            return [statistics.sample(group.op)]
+        if group.source == distributions.SOURCE:
+            return [distributions.sample(group.op)]
         if group.source == OWN:
             return own.samples(group.op, getattr(torch, group.dtype))[:most]
         return list(islice(_of_entry(group), most))

@@ -17,14 +17,15 @@ from typing import Any
 import torch
 
 from deeplink.testing import workers
-from diopi.conformance import guests, plan, recipes, store
-from diopi.conformance.attempt import attempt, vary
-from diopi.conformance.case import Case, Group, Result
-from diopi.conformance.device_config import SkippedCall
-from diopi.conformance.origin import machine
-from diopi.conformance.sample import Sample
-from diopi.conformance.store import Bundle
-from diopi.conformance.subject import Subject, open_subject
+from diopi.conformance.cases.case import Case, Group, Result
+from diopi.conformance.cases.sample import Sample
+from diopi.conformance.execution.origin import machine
+from diopi.conformance.execution.subject import Subject, open_subject
+from diopi.conformance.planning import plan, recipes
+from diopi.conformance.workers import guests, store
+from diopi.conformance.workers.attempt import attempt, vary
+from diopi.conformance.workers.device_config import SkippedCall
+from diopi.conformance.workers.store import Bundle
 
 # What it says: it is up; a case begins; the CPU is through with it and the vendor's turn begins; a
 # result; the group is finished.

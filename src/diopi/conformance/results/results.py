@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from diopi.conformance.case import BAD, Finding, Result, lowered_as
-from diopi.conformance.gaps import Gap, find
-from diopi.conformance.grading import worse
-from diopi.conformance.origin import Origin
+from diopi.conformance.cases.case import BAD, Finding, Result, lowered_as
+from diopi.conformance.execution.grading import worse
+from diopi.conformance.execution.origin import Origin
+from diopi.conformance.results.gaps import Gap, find
 
 
 def read(path: Path) -> list[Result]:

@@ -15,11 +15,11 @@ from deeplink import settings
 from deeplink.errors import DeeplinkError
 from deeplink.testing import workers
 from deeplink.testing.workers import Lost, Worker
-from diopi.conformance import calls
-from diopi.conformance.case import Finding, Group, Result
-from diopi.conformance.worker import DONE, END, LOST, READY, START, VENDOR
+from diopi.conformance.cases.case import Finding, Group, Result
+from diopi.conformance.execution import calls
+from diopi.conformance.workers.worker import DONE, END, LOST, READY, START, VENDOR
 
-MODULE = "diopi.conformance.worker"
+MODULE = "diopi.conformance.workers.worker"
 START_SECONDS = 180.0
 GIVE_UP = 3  # cases of one group that took their process with them; the rest is left out
 
