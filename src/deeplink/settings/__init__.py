@@ -2,6 +2,7 @@
 """The settings: `settings.NAME.get()`. Only the modules of this package touch `os.environ`."""
 
 from deeplink.settings import file as file
+from deeplink.settings import language as language
 from deeplink.settings.file import reload_file as reload_file
 from deeplink.settings.groups import *
 from deeplink.settings.kinds import *

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from deeplink_vendors.reference.runtime import runtime
+from deeplink_vendors.reference.library import runtime
 from torch_dipu import _C
 
 Tensor = torch.Tensor

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference chip's runtime, built from the C++ beside it on first use; gloo between hosts."""
+"""The reference chip's runtime, in C++; gloo between hosts."""
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import socket
 import uuid
@@ -12,25 +11,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from deeplink import native, settings
+from deeplink import settings
+from deeplink_vendors.reference.library import runtime as runtime
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Backend, Store
 
 log = logging.getLogger("torch_dipu")
-_library: ctypes.CDLL | None = None
-
-
-def runtime() -> ctypes.CDLL:
-    """The library, configured by DIPU_DEVICE_COUNT and DIPU_DEVICE_MEMORY when first asked for."""
-    global _library
-    if _library is None:
-        _library = ctypes.CDLL(str(native.build(["dipu_reference"], log.warning)["dipu_reference"]))
-        _library.dipu_reference_configure.argtypes = (ctypes.c_int, ctypes.c_uint64)
-        _library.dipu_reference_configure(
-            settings.DIPU_DEVICE_COUNT.get(), settings.DIPU_DEVICE_MEMORY.get()
-        )
-    return _library
 
 
 def communicator(store: Store, rank: int, size: int, timeout: timedelta) -> Backend | None:

@@ -23,7 +23,7 @@ from op_tools.compare.rerun import Again, again_of
 from op_tools.core import dispatch, op_names, terminal
 from op_tools.core.call import Call, tensors
 from op_tools.core.gradients import Gradients
-from op_tools.replay import Prepared, Replayed
+from op_tools.replay.case import Prepared, Replayed
 from op_tools.tensors.host_transfer import Copies, host_copy
 
 Against = Literal["captured", "cpu", "float64"]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
+from deeplink_vendors.cpu.onnx.nodes import Known, Node
 from deeplink_vendors.cpu.onnx.types import ELEMENT, NUMPY, computed_in
 
-MICROSOFT = "com.microsoft"
 Size = int | str  # a size that is known, or the name of a whole number
 
 
@@ -33,31 +33,6 @@ class Value:
     @property
     def rank(self) -> int:
         return len(self.shape)
-
-
-@dataclass(frozen=True)
-class Known:
-    """A tensor by its name, type and sizes; a size that is not known has a name."""
-
-    name: str
-    dtype: torch.dtype
-    shape: list[int | str]
-
-
-@dataclass(frozen=True)
-class Node:
-    """One operator."""
-
-    kind: str
-    inputs: list[str]
-    outputs: tuple[str, ...]
-    domain: str
-    attributes: dict[str, Any]
-
-    def renamed(self, names: Mapping[str, str]) -> Node:
-        """The same operator, some of its values under other names."""
-        inputs = [names.get(name, name) for name in self.inputs]
-        return replace(self, inputs=inputs, outputs=tuple(names.get(n, n) for n in self.outputs))
 
 
 Name = Value | str

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 
-from deeplink_vendors.cpu.onnx.emitter import MICROSOFT, Known, Node
+from deeplink_vendors.cpu.onnx.nodes import MICROSOFT, Known, Node
 from deeplink_vendors.cpu.onnx.types import ELEMENT
 
 OPSET, IR = 23, 11

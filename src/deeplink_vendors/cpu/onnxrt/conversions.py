@@ -10,7 +10,8 @@ import torch
 from torch import fx
 
 from deeplink_vendors.cpu.onnx.conversion import Convert, computing, fake
-from deeplink_vendors.cpu.onnx.emitter import MICROSOFT, Name, Node, OnnxEmitter, Value
+from deeplink_vendors.cpu.onnx.emitter import Name, OnnxEmitter, Value
+from deeplink_vendors.cpu.onnx.nodes import MICROSOFT, Node
 from deeplink_vendors.cpu.onnx.support import table
 
 conversions = table()
