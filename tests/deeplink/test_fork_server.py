@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deeplink.process.fork_server import Warm
+from deeplink.run.fork_server import Warm
 
 PROGRAM = """
 import os, signal, sys

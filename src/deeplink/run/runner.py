@@ -144,13 +144,12 @@ def _is_tools(trace: TracebackType) -> bool:
     return trace.tb_frame.f_code.co_filename.startswith(_TOOLS_FOLDER)
 
 
-_DEEPLINK = Path(__file__).parents[1]
 _STARTERS = (
-    *(__file__, str(_DEEPLINK / "process" / "fork_server.py")),
+    *(__file__, str(Path(__file__).with_name("fork_server.py"))),
     *(runpy.__file__, "<frozen runpy>"),
     *("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>"),
 )
-_TOOLS_FOLDER = str(_DEEPLINK.with_name("op_tools"))
+_TOOLS_FOLDER = str(Path(__file__).parents[2] / "op_tools")
 
 
 def _registered() -> Callable[[], Stop]:

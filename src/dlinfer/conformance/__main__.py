@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 
-import dlinfer
 from deeplink import vendor as vendors
 from deeplink.console import console, table
 from deeplink.errors import DeeplinkError
@@ -62,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _tried(vendor: str, device: str, ops: list[str], dtypes: list[str]) -> list[Row]:
     with kernels.using(vendor):
-        routes = dlinfer.routes(device)
+        routes = kernels.routes(device)
         rows = []
         for row in [Row(op, dtype, routes[op]) for op in ops for dtype in dtypes]:
             before = kernels.by_reference(row.op)

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from deeplink import settings
 from deeplink.i18n import _
 from deeplink.process import children
-from deeplink.process.fork_server import Run, Warm
+from deeplink.run.fork_server import Run, Warm
 from deeplink.run.loss_log import PATTERN, Loss, observed, printed
 from op_tools.compare.tool import OpAutoCompare
 from op_tools.core.call import Level

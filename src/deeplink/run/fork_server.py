@@ -31,7 +31,7 @@ from deeplink.run import runner
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"  # torch's own variable
 SERVER = """import sys
 if sys.path[:1] == ['']: del sys.path[0]
-from deeplink.process.fork_server import serve
+from deeplink.run.fork_server import serve
 serve(int(sys.argv[1]))"""
 LAUNCHERS = (["deeplink"], ["torch.distributed.run"], ["torch.distributed.launch"])
 MESSAGE = 64  # bytes of a message at most
