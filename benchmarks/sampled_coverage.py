@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 import torch_dipu  # noqa: F401  (registers the reference device)
 from op_tools import OpAutoCompare
-from op_tools.compare.sampling import NO_RULE
+from op_tools.compare.tool import NO_RULE
 from op_tools.core.call import Level
 
 DEVICE = "dipu"

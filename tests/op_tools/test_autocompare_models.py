@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from op_tools import OpAutoCompare
-from op_tools.compare.rerun import Again
+from op_tools.compare.rerun import Rerun
 from op_tools.core import tool_errors
 from tests.op_tools.compared_models import CASES, LARGE, Case, train
 
@@ -54,7 +54,7 @@ def test_float64_accuses_nobody_either(name: str, types: str) -> None:
 
 @pytest.mark.parametrize("types", ("float32", "amp bfloat16"))
 def test_the_envelope_alone_accuses_nobody(types: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Again, "plain_run", lambda self, grad: None)
+    monkeypatch.setattr(Rerun, "plain_run", lambda self, grad: None)
     _, wrong = accused(CASES["convnet"], types, "aten", bitwise=False)
     assert wrong == ""
 
@@ -62,7 +62,7 @@ def test_the_envelope_alone_accuses_nobody(types: str, monkeypatch: pytest.Monke
 def test_where_the_cpu_itself_is_inexact_the_envelope_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Again, "plain_run", lambda self, grad: None)
+    monkeypatch.setattr(Rerun, "plain_run", lambda self, grad: None)
     _, wrong = accused(CASES["convnet"], "bfloat16", "aten", bitwise=False)
     assert {line.split(" ")[0] for line in wrong.splitlines()} == {"aten.native_batch_norm.default"}
 

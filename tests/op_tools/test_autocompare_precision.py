@@ -11,8 +11,8 @@ from torch import nn
 
 from deeplink.precision import Precision, Sums
 from op_tools import OpAutoCompare
-from op_tools.compare.host_verdicts import Taken, backward, forward
-from op_tools.compare.rerun import again_of
+from op_tools.compare.host_verdicts import RecordedCall, backward, forward
+from op_tools.compare.rerun import make_rerun
 from op_tools.core.call import Call
 
 
@@ -102,8 +102,8 @@ def test_sums_of_batch_norm_that_are_rounded_on_the_way(dtype: torch.dtype, faul
     weight, bias = torch.ones(16, requires_grad=True), torch.zeros(16, requires_grad=True)
     args = (x, None, None, weight, bias, True)
     call = Call(0, "torch.nn.functional.batch_norm", torch.nn.functional.batch_norm, args, {})
-    again = again_of(call, frozenset(map(id, (x, weight, bias))), False, None, [dtype])
-    taken = Taken(again, None, [], wants_gradient=True)
+    again = make_rerun(call, frozenset(map(id, (x, weight, bias))), False, None, [dtype])
+    taken = RecordedCall(again, None, [], wants_gradient=True)
     made = sums_in_steps(dy.transpose(0, 1).reshape(16, -1), dtype) * (1 + fault)
     (item,) = backward(taken, [dy], [None, None, made], "calibrated")
     assert item.label == "grad[4]" and item.verdict.passed == (fault == 0.0)
@@ -129,9 +129,9 @@ def test_partial_sums_in_a_narrow_type_are_right_where_the_program_allows_them(
     name = str(dtype).removeprefix("torch.")
 
     def passes(result: torch.Tensor, *allowed: Sums) -> bool:
-        again = again_of(call, frozenset(), False, None, [dtype])
+        again = make_rerun(call, frozenset(), False, None, [dtype])
         again.precision = Precision(sums=allowed)
-        (output,) = forward(Taken(again, result, [None, None], False), "calibrated")
+        (output,) = forward(RecordedCall(again, result, [None, None], False), "calibrated")
         if not output.verdict.passed and allowed:
             assert f"not even partial sums in {name}, which" in output.verdict.message
         return output.verdict.passed
@@ -148,8 +148,8 @@ def test_a_run_on_the_host_leaves_the_statistics_of_batch_norm_alone() -> None:
     call = Call(
         0, "torch.nn.functional.batch_norm", function, (x, mean, variance, None, None, True), {}
     )
-    run = again_of(call, frozenset(), False, None, [torch.float32]).plain_run(grad=False)
-    assert run is not None and run.given[1].abs().max() > 0
+    run = make_rerun(call, frozenset(), False, None, [torch.float32]).plain_run(grad=False)
+    assert run is not None and run.arguments[1].abs().max() > 0
     assert mean.tolist() == [0.0] * 4
 
 
@@ -161,15 +161,15 @@ def test_autocast_rounds_what_is_of_another_narrow_type() -> None:
     x, weight = torch.randn(4, 48).half(), torch.randn(32, 48)
     linear = torch.nn.functional.linear
     call = Call(0, "torch.nn.functional.linear", linear, (x, weight), {})
-    again = again_of(call, frozenset(), False, torch.bfloat16, [torch.bfloat16])
+    again = make_rerun(call, frozenset(), False, torch.bfloat16, [torch.bfloat16])
     made = linear(x.bfloat16().float(), weight.bfloat16().float()).bfloat16()
-    (output,) = forward(Taken(again, made, [None, None], False), "calibrated")
+    (output,) = forward(RecordedCall(again, made, [None, None], False), "calibrated")
     assert output.verdict.passed
-    (output,) = forward(Taken(again, made * 1.02, [None, None], False), "calibrated")
+    (output,) = forward(RecordedCall(again, made * 1.02, [None, None], False), "calibrated")
     assert not output.verdict.passed
 
 
 def test_autocast_gives_recurrent_layers_float16_whatever_it_was_asked_for() -> None:
     call = Call(0, "torch.lstm", torch.lstm, (), {})
-    again = again_of(call, frozenset(), False, torch.bfloat16, [torch.float16])
+    again = make_rerun(call, frozenset(), False, torch.bfloat16, [torch.float16])
     assert again.rounded == torch.float16

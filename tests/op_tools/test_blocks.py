@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from op_tools import OpAutoCompare
-from op_tools.compare import blocks
-from op_tools.compare.blocks import Block
-from op_tools.compare.sampling import BLOCK_EACH
+from op_tools.compare import device_checks as blocks
+from op_tools.compare.device_checks import BLOCK_EACH, Block
 from op_tools.core.call import Call
 from tests.op_tools.test_sampled_compare import CALLS
 

@@ -131,8 +131,8 @@ def test_a_device_that_the_host_cannot_read_has_a_budget(monkeypatch: pytest.Mon
     assert how_of().budget is None
 
 
-def how_of(**more: Any) -> options.How:
-    return options.how(Options(ops=(".*",), more=more))
+def how_of(**more: Any) -> options.CompareOptions:
+    return options.read_options(Options(ops=(".*",), more=more))
 
 
 def test_an_expensive_operator_does_not_delay_the_others() -> None:

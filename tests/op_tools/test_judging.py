@@ -16,9 +16,9 @@ from torch.nn import functional as F
 import op_tools
 from op_tools.compare import judging
 from op_tools.compare.eligibility import NoReferenceError
-from op_tools.compare.host_verdicts import Taken, Tried
+from op_tools.compare.host_verdicts import Differed, RecordedCall
 from op_tools.compare.judging import Job, Judges, receive, send
-from op_tools.compare.rerun import again_of
+from op_tools.compare.rerun import make_rerun
 from op_tools.core.call import Call, tensor_list
 from op_tools.core.gradients import Gradients
 from op_tools.core.worker import Background
@@ -34,8 +34,8 @@ def job_of(
     requires = frozenset(id(t) for t in before.given if t.is_floating_point() and flown is not None)
     made = func(*args, **kwargs) if result is None else result
     types = [t.dtype for t in tensor_list(made)]
-    again = again_of(before, requires, False, None, types)
-    taken = Taken(again, made, [None] * len(before.given), flown is not None, "dipu:0")
+    again = make_rerun(before, requires, False, None, types)
+    taken = RecordedCall(again, made, [None] * len(before.given), flown is not None, "dipu:0")
     gradients = None
     if flown is not None:
         leaves = [t.detach().clone().requires_grad_() for t in call.given]
@@ -74,8 +74,8 @@ JOBS = {
 @pytest.mark.parametrize("name", JOBS)
 def test_a_job_that_traveled_has_the_same_verdict(name: str) -> None:
     job = JOBS[name]()
-    items = traveled(job).items(Tried())
-    assert items == job.items(Tried())
+    items = traveled(job).items(Differed())
+    assert items == job.items(Differed())
     assert all(item.verdict.passed for item in items) == (name != "wrong")
 
 
@@ -83,9 +83,11 @@ def test_tensors_share_memory_after_the_way_as_before() -> None:
     base = torch.arange(12.0).view(3, 4)
     job = job_of("torch.add", torch.add, base, base)
     call = Call(1, "torch.add", torch.add, (base, base[1:], base.t(), base.expand(2, 3, 4)), {})
-    job = Job(Taken(again_of(call, (), False, None, []), base, [], False), None, "torch", False)
-    args = traveled(job).taken.call.args
-    assert traveled(job).taken.call.args[0].is_contiguous()
+    job = Job(
+        RecordedCall(make_rerun(call, (), False, None, []), base, [], False), None, "torch", False
+    )
+    args = traveled(job).recorded.call.args
+    assert traveled(job).recorded.call.args[0].is_contiguous()
     assert [a.stride() for a in args] == [(4, 1), (4, 1), (1, 4), (0, 4, 1)]
     args[0][1, 2] = -1.0
     assert args[1][0, 2] == args[2][2, 1] == args[3][1, 1, 2] == -1.0
@@ -110,7 +112,7 @@ def judges(monkeypatch: pytest.MonkeyPatch) -> Iterator[Judges]:
     background = Background()
     found = Judges(background)
     found._start()
-    judging.select.select([found._starting[0]._output], [], [], 120)
+    judging.select.select([found._starting[0].output], [], [], 120)
     yield found
     found.close()
     background.close()
@@ -119,17 +121,17 @@ def judges(monkeypatch: pytest.MonkeyPatch) -> Iterator[Judges]:
 def test_processes_judge_as_this_one_does(judges: Judges) -> None:
     for make in JOBS.values():
         job = make()
-        assert judges.items(job) == job.items(Tried())
+        assert judges.items(job) == job.items(Differed())
     with pytest.raises(NoReferenceError):
         judges.items(job_of("torch.rand_like", torch.rand_like, X))
-    assert not judges._stays
+    assert not judges._local
     assert len(judges._free) == 1
 
 
 def test_what_another_process_cannot_judge_is_judged_here(judges: Judges) -> None:
     (item,) = judges.items(job_of("program.double", double, X))
     assert item.verdict.passed
-    assert judges._stays == {"program.double"}
+    assert judges._local == {"program.double"}
     (item,) = judges.items(JOBS["aten"]())
     assert item.verdict.passed
     assert len(judges._free) == 1  # it goes on

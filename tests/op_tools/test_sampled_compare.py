@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 from op_tools import OpAutoCompare
 from op_tools.compare import budget, host_verdicts, slices
 from op_tools.compare import tool as tool_module
-from op_tools.compare.host_verdicts import Item, Taken
+from op_tools.compare.host_verdicts import Item, RecordedCall
 from op_tools.compare.inputs import Transfer
 from op_tools.compare.slices import Chooser
 from op_tools.core import tool_errors
@@ -352,7 +352,7 @@ def test_calls_are_judged_in_another_thread_and_all_of_them_before_the_end(
     threads: list[str] = []
     forward = host_verdicts.forward
 
-    def heard(taken: Taken, standard: str) -> list[Item]:
+    def heard(taken: RecordedCall, standard: str) -> list[Item]:
         threads.append(threading.current_thread().name)
         return forward(taken, standard)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What OpAutoCompare shows and writes: tables, a CSV file, the calls that failed."""
+"""The output of OpAutoCompare: tables, a CSV file, the summary."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import io
 import json
 import math
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +21,10 @@ from deeplink import settings
 from deeplink.i18n import _, joined
 from deeplink.judge import Verdict
 from deeplink.judge.verdict import name_of
-from op_tools.compare.host_verdicts import Item, Taken, with_missing, with_values
+from op_tools.compare.host_verdicts import Item, RecordedCall, with_missing, with_values
 from op_tools.compare.problems import problems, write
 from op_tools.core import output_paths, terminal, tool_errors
-from op_tools.core.call import Call, Site, tensors
+from op_tools.core.call import Call, Site
 from op_tools.core.gradients import Gradients
 from op_tools.core.worker import Periodic
 from op_tools.tensors.host_transfer import mapped
@@ -36,8 +37,8 @@ COLUMNS = (
     *("forward_id", "name", "allclose", "cosine_similarity", "max_abs_diff"),
     *("max_relative_diff", "atol", "rtol", "error_info"),
 )
-_EXTRA = COLUMNS.index("cosine_similarity")  # a column of the file that the tables leave out
 SUMMARY = (_("name"), _("what"), _("line"), _("module"), _("times"), _("error/bound"))
+_EXTRA = COLUMNS.index("cosine_similarity")  # a column of the file that the tables leave out
 SHOWN = 20  # rows of the summary
 UNBOUNDED = ("ascend", "ulp")  # standards that allow a share of the elements any error
 EXPLAINED = 5  # of them, in words
@@ -67,16 +68,8 @@ class Failure:
         if call.direction == "backward":
             direction = "backward"
         return Failure(
-            call.id,
-            call.name,
-            item.label,
-            direction,
-            item.verdict,
-            call.level,
-            call.step,
-            call.module,
-            call.site,
-            saved,
+            *(call.id, call.name, item.label, direction, item.verdict),
+            *(call.level, call.step, call.module, call.site, saved),
         )
 
 
@@ -84,29 +77,30 @@ class Failure:
 
 
 class Rows:
-    """Rows of the CSV file: one for each part of a call, under one header, on disk in a second."""
+    """Rows of the CSV file: one for each part of a call, under one header, on disk in a second.
+
+    A file of JSON lines beside it has what the classic columns leave out, for `deeplink report`.
+    """
 
     def __init__(self) -> None:
         folder = output_paths.folder("op_autocompare_result")
         time = datetime.datetime.now().strftime("%Y-%m-%d-%H-%M-%S")
-        owner = output_paths.owner(folder)
-        self.path = folder / f"op_autocompare_info_pid{owner}_{time}.csv"
-        number = 1
+        stem = f"op_autocompare_info_pid{output_paths.owner(folder)}_{time}"
+        self.path, number = folder / f"{stem}.csv", 1
         while self.path.exists():
-            self.path = folder / f"op_autocompare_info_pid{owner}_{time}_{number}.csv"
-            number += 1
+            self.path, number = folder / f"{stem}_{number}.csv", number + 1
         self._limit = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
-        self._waiting: list[tuple[object, ...]] = []
-        self._details: list[str] = []  # lines of the file beside it, for `deeplink report`
-        self._begun = False
+        self._pending: list[tuple[object, ...]] = []
+        self._details: list[str] = []
+        self._header = _lines([COLUMNS])
         self._lock = threading.RLock()
         self._periodic = Periodic(self.flush)
 
     def add(self, call: Call, direction: str, items: Sequence[Item]) -> None:
         with self._lock:
-            self._waiting += [(call.id, *row(call, item)) for item in items]
+            self._pending += [(call.id, *row(call, item)) for item in items]
             self._details += [detail(call, direction, item) for item in items]
-            if len(self._waiting) >= self._limit:
+            if len(self._pending) >= self._limit:
                 self.flush()
 
     def close(self) -> None:
@@ -116,23 +110,19 @@ class Rows:
         self.flush()
 
     def flush(self) -> None:
-        """Writes what waits."""
+        """Write the pending rows."""
         with self._lock:
-            waiting, details = self._waiting, self._details
-            self._waiting, self._details = [], []
-            if waiting:
-                self._write(_lines(waiting), "".join(details))
-
-    def _write(self, lines: str, details: str) -> None:
-        if not self._begun:
-            lines, self._begun = _lines([COLUMNS]) + lines, True
-        try:
-            with self.path.open("a", newline="") as file:
-                file.write(lines)
-            with self.path.with_suffix(".jsonl").open("a", encoding="utf-8") as file:
-                file.write(details)
-        except OSError as error:  # a full disk: the comparison goes on, and the end tells
-            tool_errors.add("OpAutoCompare", str(self.path), error)
+            lines, details = self._header + _lines(self._pending), "".join(self._details)
+            if not self._pending:
+                return
+            self._pending, self._details, self._header = [], [], ""
+            try:
+                with self.path.open("a", newline="") as file:
+                    file.write(lines)
+                with self.path.with_suffix(".jsonl").open("a", encoding="utf-8") as file:
+                    file.write(details)
+            except OSError as error:  # a full disk: the comparison goes on, the end reports it
+                tool_errors.add("OpAutoCompare", str(self.path), error)
 
 
 def _lines(rows: Sequence[tuple[object, ...]]) -> str:
@@ -157,20 +147,20 @@ def row(call: Call, item: Item) -> tuple[object, ...]:
         f"{call.name} {item.label}",
         verdict.passed,
         f"{verdict.cosine:.9f}",
-        _figure(verdict.max_abs),
-        _figure(verdict.max_rel),
-        _figure(atol) if has_bound else "",
-        _figure(verdict.rtol or 0.0) if has_bound else "",
+        _number_text(verdict.max_abs),
+        _number_text(verdict.max_rel),
+        _number_text(atol) if has_bound else "",
+        _number_text(verdict.rtol or 0.0) if has_bound else "",
         _error_info(item),
     )
 
 
-def _figure(value: float) -> str:
+def _number_text(value: float) -> str:
     return f"{value:.9g}" if value else _ZERO
 
 
 def _error_info(item: Item) -> str:
-    """The types of the result and of its reference where they differ, and what the verdict says."""
+    """The types of the result and of its reference where they differ, and the message."""
     verdict, reference = item.verdict, item.reference
     texts = [verdict.message] if verdict.message else []
     if reference is not None and verdict.dtype and name_of(reference) != verdict.dtype:
@@ -179,7 +169,7 @@ def _error_info(item: Item) -> str:
 
 
 def detail(call: Call, direction: str, item: Item) -> str:
-    """A result as a line of JSON, with what the classic columns leave out."""
+    """A result as a line of JSON."""
     verdict, site = item.verdict, call.site
     backward = "backward" in (call.direction, direction)
     fields = {
@@ -213,56 +203,41 @@ def device_rows(call: Call, result: Any) -> list[tuple[object, ...]]:
     return rows + terminal.tensor_rows(f"{call.name} outputs", result)
 
 
-def show_forward(taken: Taken, items: Sequence[Item]) -> None:
-    """The verdicts on a call; with OP_TOOLS_VERBOSE, its arguments and results too."""
-    if terminal.verbose():
-        show_call(taken, with_values(taken.call, items))
+def show(recorded: RecordedCall, gradients: Gradients | None, items: list[Item]) -> list[Item]:
+    """Print the verdicts on a call, or on its gradients. With OP_TOOLS_VERBOSE, print both sides,
+    too, and return the items with one for each argument that has no verdict.
+    """
+    call = recorded.call
+    if gradients is not None and not items:
+        return items
+    if not terminal.verbose():
+        terminal.say(_items(call, items))
+        return items
+    run = recorded.reference()
+    if gradients is None:
+        items = with_values(call, items)
+        arguments = iter(run.arguments)
+        args, kwargs = mapped(
+            (call.args, call.kwargs),
+            lambda leaf: next(arguments) if isinstance(leaf, Tensor) else leaf,
+        )
+        rows = [*recorded.rows, *terminal.argument_rows(f"{call.name} inputs(cpu)", args, kwargs)]
+        rows += terminal.tensor_rows(f"{call.name} outputs(cpu)", run.result)
     else:
-        terminal.say(_items(taken.call, items))
-
-
-def show_backward(taken: Taken, found: Gradients, items: Sequence[Item]) -> None:
-    """The verdicts on the gradients of a call; with OP_TOOLS_VERBOSE, the gradients too."""
-    if not items:
-        return
-    if terminal.verbose():
-        show_gradients(taken, found, with_missing(taken.call, found.inputs, items))
-    else:
-        terminal.say(_items(taken.call, items))
-
-
-def show_call(taken: Taken, items: Sequence[Item]) -> None:
-    """Both sides of a call, and what the comparison gave."""
-    call = taken.call
-    run = taken.reference()
-    given = iter(run.given)
-    args, kwargs = mapped(
-        (call.args, call.kwargs), lambda leaf: next(given) if isinstance(leaf, Tensor) else leaf
-    )
-    rows = [*taken.rows, *terminal.argument_rows(f"{call.name} inputs(cpu)", args, kwargs)]
-    rows += terminal.tensor_rows(f"{call.name} outputs(cpu)", run.result)
-    terminal.show_call(_header(taken), taken.where or call, rows, _items(call, items))
-
-
-def show_gradients(taken: Taken, found: Gradients, items: Sequence[Item]) -> None:
-    """The gradients of a call, those that its reference gives, and what the comparison gave."""
-    call = taken.call
-    rows = terminal.tensor_rows(f"{call.name} grad_output(cpu)", tuple(found.outputs))
-    named = terminal.tensor_rows(f"{call.name} grad_inputs", tuple(found.inputs))
-    for row, copy in zip(named, found.inputs, strict=True):
-        cells = taken.on_device.get(id(copy))
-        rows.append(row if cells is None else (row[0], *cells))
-    reference = taken.reference().gradients(found.outputs)
-    rows += terminal.tensor_rows(f"{call.name} grad_inputs(cpu)", tuple(reference))
-    terminal.show_call(_header(taken), taken.where or call, rows, _items(call, items))
-
-
-def _header(taken: Taken) -> str:
-    given = {t.dtype for t in tensors(taken.call.args, taken.call.kwargs)}
-    casts = {a: b for a, b in taken.again.types.items() if a in given}
-    call = taken.call
+        items = with_missing(call, gradients.inputs, items)
+        rows = terminal.tensor_rows(f"{call.name} grad_output(cpu)", tuple(gradients.outputs))
+        named = terminal.tensor_rows(f"{call.name} grad_inputs", tuple(gradients.inputs))
+        for row, copy in zip(named, gradients.inputs, strict=True):
+            cells = recorded.on_device.get(id(copy))
+            rows.append(row if cells is None else (row[0], *cells))
+        reference = tuple(run.gradients(gradients.outputs))
+        rows += terminal.tensor_rows(f"{call.name} grad_inputs(cpu)", reference)
+    given = {tensor.dtype for tensor in call.given}
+    casts = {a: b for a, b in recorded.rerun.types.items() if a in given}
     header = f"{call.name} forward_id: {call.id}"
-    return f"{header}    cpu_dtype_cast_info(from:to): {casts}" if casts else header
+    header += f"    cpu_dtype_cast_info(from:to): {casts}" if casts else ""
+    terminal.show_call(header, recorded.where or call, rows, _items(call, items))
+    return items
 
 
 def _items(call: Call, items: Sequence[Item]) -> str:
@@ -286,13 +261,10 @@ def _grid(rows: Sequence[Sequence[str]], first: int = 0) -> str:
 def show_summary(
     tool: OpAutoCompare, started: Started, failures: Sequence[Failure], path: Path
 ) -> None:
-    """What was compared and what is wrong, the worst first."""
+    """Print how much was compared, and the wrong results, the worst first."""
     wrong = len({(f.id, f.direction) for f in failures})
-    lines = [
-        _("OpAutoCompare: {compared} calls compared, {items} results, {wrong} wrong").format(
-            compared=tool.compared, items=tool.items, wrong=wrong
-        )
-    ]
+    head = _("OpAutoCompare: {compared} calls compared, {items} results, {wrong} wrong")
+    lines = [head.format(compared=tool.compared, items=tool.items, wrong=wrong)]
     if tool.items:
         lines.append(f"OpAutoCompare: {path}")
     lines += tool.samples()
@@ -302,15 +274,12 @@ def show_summary(
     if failures:
         _show_failures(tool, failures, path)
     if tool.skipped:
-        reasons: dict[str, int] = {}
-        for (reason, _detail), count in tool.skipped.items():
-            reasons[reason] = reasons.get(reason, 0) + count
-        worst = sorted(reasons.items(), key=lambda pair: -pair[1])
-        total = sum(reasons.values())
-        parts = joined("; ", [f"{count:,}: " + reason for reason, count in worst])
-        lines.append(
-            _("OpAutoCompare: {total:,} calls skipped ({parts})").format(total=total, parts=parts)
-        )
+        reasons: Counter[str] = Counter()
+        for (reason, _operator), count in tool.skipped.items():
+            reasons[reason] += count
+        parts = joined("; ", [f"{count:,}: " + reason for reason, count in reasons.most_common()])
+        text = _("OpAutoCompare: {total:,} calls skipped ({parts})")
+        lines.append(text.format(total=reasons.total(), parts=parts))
     terminal.summary(tool, started, lines)
 
 
@@ -333,10 +302,8 @@ def _show_failures(tool: OpAutoCompare, failures: Sequence[Failure], path: Path)
         )
         for failure, group in zip(worst[:SHOWN], ordered, strict=False)
     ]
-    title = _("OpAutoCompare: wrong results, the worst first ({count} places)").format(
-        count=len(ordered)
-    )
-    terminal.show_table(title, SUMMARY, rows)
+    title = _("OpAutoCompare: wrong results, the worst first ({count} places)")
+    terminal.show_table(title.format(count=len(ordered)), SUMMARY, rows)
     found = problems(failures, tool.pattern, EXPLAINED)
     for problem in found.values():
         terminal.say(joined("\n", ["", *problem.lines()]))

@@ -1,55 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What OpAutoCompare keeps of a call from before it: copies of its arguments on the host."""
+"""Copies between host and device: arguments of calls to the host, small tensors to the device."""
 
 from __future__ import annotations
 
-import threading
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from op_tools.compare import eligibility
+from op_tools.compare.eligibility import HOST
 from op_tools.core.call import Call
-from op_tools.tensors import aliasing, host_transfer
-from op_tools.tensors.overlap import Overlap
-
-REREAD_FIRST, REREAD_EVERY = 16, 8  # calls of an operator whose arguments are read again after it
+from op_tools.tensors import host_transfer
 
 
 class Transfer:
     """Copies of tensors to the host, which their device makes while the program goes on."""
 
     def __init__(self, is_late: bool) -> None:
-        self.is_late = is_late  # else each copy is there when it is returned
+        self.is_late = is_late  # else each copy is complete when it is returned
         self._devices: set[torch.device] = set()
         self._events: list[torch.Event] = []
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """A copy of its own memory, whose values are there after `wait`."""
+        """A copy with its own memory, whose values are valid after `wait`."""
         flat = tensor.detach()
         if not self.is_late or flat.is_cpu or flat.layout != torch.strided:
             return host_transfer.host_copy(flat)
         if not flat.is_contiguous():
-            flat = flat.clone()  # dense, with its strides as far as that goes
-        made = torch.empty_like(flat, device="cpu", pin_memory=True)
-        made.copy_(flat, non_blocking=True)
+            flat = flat.clone()  # dense; strides are preserved where the layout allows
+        copy = torch.empty_like(flat, device="cpu", pin_memory=True)
+        copy.copy_(flat, non_blocking=True)
         self._devices.add(flat.device)
-        return made
+        return copy
 
     def leaf(self, leaf: Any) -> Any:
         """A copy of a tensor; any other value as it is."""
         return self.copy(leaf) if isinstance(leaf, Tensor) else leaf
 
-    def part(self, take: Callable[[Tensor], Tensor] | None, tensor: Tensor | None) -> Tensor | None:
-        """A copy of what `take` makes of a tensor, where there are both."""
-        return None if take is None or tensor is None else self.copy(take(tensor))
-
     def launched(self) -> None:
-        """All copies are on their way, each on the stream of the calling thread."""
+        """Record an event behind the copies, each on the stream of the calling thread."""
         for device in self._devices:
             event = torch.Event(device)
             event.record(torch.accelerator.current_stream(device))
@@ -57,7 +48,7 @@ class Transfer:
         self._devices = set()
 
     def wait(self) -> None:
-        """Waits until the copies are there."""
+        """Wait until the copies are complete."""
         while self._events:
             self._events.pop().synchronize()
 
@@ -76,67 +67,21 @@ _uploading: deque[Tensor] = deque(maxlen=64)
 
 
 def stream_of(device: torch.device) -> tuple[torch.device, int]:
-    """The current stream of a device, by which uploaded tensors are held: another stream might read
-    a tensor before it is there.
+    """The current stream of a device, the key of uploaded tensors: another stream might read a
+    tensor before its copy is complete.
     """
     if device.type == "cpu":
         return device, 0
     return device, torch.accelerator.current_stream(device).stream_id
 
 
-@dataclass
-class Before:
-    """What is known of a call before it is made."""
-
-    call: Call  # with arguments on the host; those of a view as they are on the device
-    requires: Collection[int]
-    versions: list[int]
-    given: Any  # where they hang in the graph: gradients.Arguments, or natively; None: nowhere
-    guards: list[tuple[Tensor, Tensor]]
-    transfer: Transfer
-    is_view: bool = False
-    random: eligibility.RandomState | None = None
-    overlaps: Sequence[Overlap] = ()  # arguments that overlap in memory
-
-
-class Rereads:
-    """Whether arguments that a call should not write are read again, to see that it did not.
-
-    The first calls of each operator and then a part of them: it costs as much as the rest.
-    """
-
-    def __init__(self, always: bool = False) -> None:
-        self._always = always
-        self._calls: Counter[str] = Counter()
-        self._lock = threading.Lock()
-
-    def __call__(self, call: Call) -> bool:
-        if self._always or "batch_norm" in call.name:  # its writes are not counted
-            return True
-        with self._lock:
-            number = self._calls[call.name] = self._calls[call.name] + 1
-        return number <= REREAD_FIRST or number % REREAD_EVERY == 0
-
-
 def device_of(call: Call) -> torch.device:
-    return call.device or torch.device("cpu")
+    """The device of a call; the host, of a call without one."""
+    return call.device or HOST
 
 
-def kept(call: Call, copy: Callable[[Tensor], Tensor]) -> tuple[Call, frozenset[int]]:
-    """A call with copies of its arguments, and those of them whose gradients are wanted."""
-    return _replaced(call, host_transfer.Copies(copy))
-
-
-def _replaced(call: Call, copies: host_transfer.Copies) -> tuple[Call, frozenset[int]]:
+def copied(call: Call, copy: Callable[[Tensor], Tensor]) -> tuple[Call, frozenset[int]]:
+    """A call with copies of its arguments, and the ids of the copies whose gradient is wanted."""
+    copies = host_transfer.Copies(copy)
     on_host = call.given_others(copies.of(call.args), copies.of(call.kwargs))
     return on_host, frozenset(id(copy) for own, copy in copies if own.requires_grad)
-
-
-def of_view(call: Call, state: Before, result: Any, wanted: bool = False) -> Before:
-    """Record a view's arguments: with values where they are wanted or where the result is a copy,
-    else with shapes alone.
-    """
-    values = wanted or not aliasing.lies_in_arguments(result, call)
-    copies = host_transfer.Copies(state.transfer.copy if values else eligibility.outline)
-    on_host, requires = _replaced(call, copies)
-    return replace(state, call=on_host, requires=requires)

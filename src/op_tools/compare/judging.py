@@ -21,7 +21,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import IO, Any
@@ -34,8 +33,8 @@ from deeplink import settings
 from deeplink.judge.envelope import prepare
 from op_tools.compare import host_verdicts
 from op_tools.compare.eligibility import NoReferenceError
-from op_tools.compare.host_verdicts import Item, Taken, Tried
-from op_tools.compare.rerun import Again
+from op_tools.compare.host_verdicts import Differed, Item, RecordedCall
+from op_tools.compare.rerun import Rerun
 from op_tools.core import lifecycle
 from op_tools.core.call import PLAIN
 from op_tools.core.gradients import Gradients
@@ -53,35 +52,35 @@ HELLO = b"ready"
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be judged: results and written arguments of a call, or its gradients."""
+    """A recorded call to judge: its results and written arguments, or its gradients."""
 
-    taken: Taken
+    recorded: RecordedCall
     gradients: Gradients | None
     standard: str
-    bitwise: bool  # what is the CPU's own result, bit for bit, needs no other judge
+    bitwise: bool  # a result that is the CPU's own, bit for bit, needs no other judge
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)  # the program's
 
-    def items(self, tried: Tried) -> list[Item]:
+    def items(self, differed: Differed) -> list[Item]:
         """The verdict on each part. NoReferenceError: there is nothing to compare with."""
-        taken, flown = self.taken, self.gradients
-        if flown is None:
-            found = self._same(tried, partial(host_verdicts.bit_for_bit, taken))
-            return host_verdicts.forward(taken, self.standard) if found is None else found
-        sides = flown.outputs, [host_transfer.dense(gradient) for gradient in flown.inputs]
-        found = None
-        if taken.run is None:
-            found = self._same(tried, partial(host_verdicts.gradients_bit_for_bit, taken, *sides))
-        return host_verdicts.backward(taken, *sides, self.standard) if found is None else found
-
-    def _same(self, tried: Tried, check: Callable[[], list[Item] | None]) -> list[Item] | None:
-        """What `check` finds, for operators that were not found to differ a short while ago."""
-        return tried.found(self.taken.call.name, check) if self.bitwise else None
+        recorded, gradients, items = self.recorded, self.gradients, None
+        if gradients is not None:
+            inputs = [host_transfer.dense(gradient) for gradient in gradients.inputs]
+            gradients = replace(gradients, inputs=inputs)
+        if self.bitwise and (gradients is None or recorded.run is None):
+            check = partial(host_verdicts.bit_for_bit, recorded, gradients)
+            items = differed.unless(recorded.call.name, check)
+        if items is not None:
+            return items
+        if gradients is None:
+            return host_verdicts.forward(recorded, self.standard)
+        sides = gradients.outputs, gradients.inputs
+        return host_verdicts.backward(recorded, *sides, self.standard)
 
     @property
-    def can_travel(self) -> bool:
+    def is_portable(self) -> bool:
         """Whether another process might judge it."""
-        call = self.taken.call
-        return call.level in ("api", "aten") and call._inside is None and not self.taken.rows
+        call = self.recorded.call
+        return call.level in ("api", "aten") and call._inside is None and not self.recorded.rows
 
 
 class Judges:
@@ -90,13 +89,13 @@ class Judges:
     def __init__(self, background: Background, at_once: bool = False) -> None:
         """`at_once`: jobs wait for the processes, so that none is judged in this one."""
         self._background, self._waits = background, at_once
-        self._tried = Tried()
+        self._differed = Differed()
         self._lock = threading.Lock()
         self._busy = 0.0  # seconds of verdicts in this process
         self._starting: list[_Judge] = []
         self._free: list[_Judge] = []
         self._ready = 0
-        self._stays: set[str] = set()  # operators whose jobs no other process can judge
+        self._local: set[str] = set()  # operators whose jobs no other process can judge
         self._is_started = self._is_over = False
         lifecycle.register(self, last=True)
         if at_once:
@@ -104,49 +103,44 @@ class Judges:
 
     def items(self, job: Job) -> list[Item]:
         """The verdict on each part of a job."""
-        name = job.taken.call.name
-        judge = self._one() if job.can_travel and name not in self._stays else None
+        name = job.recorded.call.name
+        judge = self._idle() if job.is_portable and name not in self._local else None
         if judge is not None:
             try:
-                found = judge.items(job)
+                return judge.items(job)
             except (OSError, EOFError):  # it was killed, as for its memory
                 judge.close()
+                judge = None
             except (pickle.PicklingError, TypeError, AttributeError, RuntimeError):
-                self._stays.add(name)
-                self._give_back(judge)
-            except NoReferenceError:
-                self._give_back(judge)
-                raise
-            else:
-                self._give_back(judge)
-                return found
+                self._local.add(name)
+            finally:
+                if judge is not None:
+                    self._release(judge)
         begun = time.perf_counter()
         try:
-            return job.items(self._tried)
+            return job.items(self._differed)
         finally:
             self._busy += time.perf_counter() - begun
             if self._busy > BUSY and self._background.pending() > MANY:
                 self._start()
 
-    def _one(self) -> _Judge | None:
-        """A process that has nothing to do; None: there is none."""
-        while self._waits and not self._ready:
+    def _idle(self) -> _Judge | None:
+        """An idle process; None: there is none."""
+        self._accept()
+        while self._waits and not self._ready and self._starting:
             with self._lock:
-                outputs = [judge._output for judge in self._starting]
-            if not outputs:
-                break
+                outputs = [judge.output for judge in self._starting]
             select.select(outputs, [], [], SECOND)
-            self._welcome()
-        self._welcome()
+            self._accept()
         with self._lock:
             return self._free.pop() if self._free else None
 
-    def _welcome(self) -> None:
-        """Gives processes that are ready a thread each."""
+    def _accept(self) -> None:
+        """Start a thread for each process that is ready."""
         with self._lock:
-            for judge in [one for one in self._starting if one.has_spoken()]:
+            for judge in [one for one in self._starting if one.has_output()]:
                 self._starting.remove(judge)
-                if not judge.is_ready():
+                if judge.output.read(len(HELLO)) != HELLO:
                     judge.close()
                     continue
                 self._free.append(judge)
@@ -154,7 +148,7 @@ class Judges:
                     self._background.grow()
                 self._ready += 1
 
-    def _give_back(self, judge: _Judge) -> None:
+    def _release(self, judge: _Judge) -> None:
         with self._lock:
             if not self._is_over:
                 self._free.append(judge)
@@ -168,22 +162,21 @@ class Judges:
             self._is_started = True
             count = max(1, min(MOST, _processors() // 2))
             threads = max(1, _processors() // (2 * count))
-            try:
+            # where no more processes are allowed, jobs are judged here
+            with contextlib.suppress(OSError):
                 self._starting = [_Judge(threads) for _ in range(count)]
-            except OSError:  # no more processes are allowed: judged here
-                return
 
     def close(self) -> None:
-        """Ends the processes."""
+        """End the processes."""
         with self._lock:
             self._is_over = True
-            left, self._free, self._starting = [*self._free, *self._starting], [], []
-        for judge in left:
+            judges, self._free, self._starting = [*self._free, *self._starting], [], []
+        for judge in judges:
             judge.close()
         lifecycle.unregister(self)
 
     def after_fork(self) -> None:
-        """In a forked child: the processes are the parent's."""
+        """In a forked child, leave the processes to the parent."""
         self._lock = threading.Lock()
         self._is_started, self._free, self._starting = True, [], []
 
@@ -213,117 +206,88 @@ class _Judge:
             start_new_session=True,  # an interrupt is for the program
         )
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._input, self._output = self._process.stdin, self._process.stdout
+        self._input, self.output = self._process.stdin, self._process.stdout
 
-    def has_spoken(self) -> bool:
-        """Whether it has begun to work, or ended."""
-        return bool(select.select([self._output], [], [], 0)[0])
-
-    def is_ready(self) -> bool:
-        """Whether what it said is that it works."""
-        return self._output.read(len(HELLO)) == HELLO
+    def has_output(self) -> bool:
+        """Whether the process is ready to work, or ended."""
+        return bool(select.select([self.output], [], [], 0)[0])
 
     def items(self, job: Job) -> list[Item]:
-        """Sends a job and waits for its items; the interpreter is free meanwhile."""
+        """Send a job and wait for its items; the interpreter is free meanwhile."""
         send(self._input, job)
-        found = receive(self._output)
-        if isinstance(found, NoReferenceError):
-            raise found
-        if isinstance(found, str):
-            raise RuntimeError(found)
-        items: list[Item] = found
+        answer = receive(self.output)
+        if isinstance(answer, NoReferenceError):
+            raise answer
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+        items: list[Item] = answer
         return items
 
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
-        self._output.close()
-        with contextlib.suppress(OSError):  # a part of a job may be left
+        self.output.close()
+        with contextlib.suppress(OSError):  # a part of a job may be in the buffer
             self._input.close()
 
 
-# Messages: a count of buffers, their sizes and that of the pickle; the pickle; the buffers.
-
-
 def send(file: IO[bytes], message: object) -> None:
-    """Writes a message."""
-    buffers: list[pickle.PickleBuffer] = []
+    """Write the size of a message and the message; nothing of one that cannot be pickled."""
     stream = io.BytesIO()
-    _Pickler(stream, protocol=5, buffer_callback=buffers.append).dump(message)
-    text, raws = stream.getbuffer(), [buffer.raw() for buffer in buffers]
-    file.write(struct.pack(f"<{2 + len(raws)}q", len(raws), len(text), *map(len, raws)))
-    for part in (text, *raws):
-        file.write(part)
+    _Pickler(stream, protocol=5).dump(message)
+    file.write(struct.pack("<q", stream.tell()))
+    file.write(stream.getbuffer())
     file.flush()
 
 
 def receive(file: IO[bytes]) -> Any:
-    """Reads a message; EOFError at the end."""
-    count, size = struct.unpack("<2q", _read(file, 16))
-    sizes = struct.unpack(f"<{count}q", _read(file, 8 * count))
-    text = _read(file, size)
-    return _Unpickler(io.BytesIO(text), buffers=[_read(file, size) for size in sizes]).load()
+    """Read a message; EOFError at the end."""
+    return _Unpickler(io.BytesIO(_read(file, struct.unpack("<q", _read(file, 8))[0]))).load()
 
 
-def _read(file: IO[bytes], size: int) -> bytearray:
-    data, at = bytearray(size), 0
-    while at < size:
-        count = file.readinto(memoryview(data)[at:])  # type: ignore[attr-defined]
-        if not count:
-            raise EOFError
-        at += count
+def _read(file: IO[bytes], size: int) -> bytes:
+    data = file.read(size)
+    if len(data) < size:
+        raise EOFError
     return data
 
 
 class _Pickler(pickle.Pickler):
     """Tensors with the memory that they share, and torch's operators by their names."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._memories: dict[int, _Memory] = {}
-
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Tensor):
-            return self._reduced(value)
+            return _reduced(value)
+        if isinstance(value, torch.UntypedStorage):
+            size = value.nbytes()
+            data = (ctypes.c_char * size).from_address(value.data_ptr()) if size else b""
+            return _storage, (pickle.PickleBuffer(data),)
         if isinstance(value, torch.device):
             return _device, (value.type, value.index)
         if isinstance(value, OpOverload):
             return _operator, (value._schema.name, value._schema.overload_name)
         if isinstance(value, Job):
-            taken = replace(value.taken, run=None, on_device={}, key=None)
-            return Job, (taken, value.gradients, value.standard, value.bitwise, value.dtype)
-        if isinstance(value, Again):
+            recorded = replace(value.recorded, run=None, on_device={}, key=None)
+            return Job, (recorded, value.gradients, value.standard, value.bitwise, value.dtype)
+        if isinstance(value, Rerun):
             places = [at for at, t in enumerate(value.call.given) if id(t) in value.requires]
-            return _again, ({**vars(value), "requires": places},)
+            return _rerun, ({**vars(value), "requires": places},)
         return NotImplemented
 
-    def _reduced(self, tensor: Tensor) -> Any:
-        if type(tensor) not in PLAIN or tensor.layout != torch.strided or tensor.is_quantized:
-            raise pickle.PicklingError(f"a {type(tensor).__name__} of layout {tensor.layout}")
-        described = tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
-        if tensor.is_meta:
-            return _on_meta, described[:3]
-        if tensor.device.type != "cpu" or tensor.is_conj() or tensor.is_neg():
-            raise pickle.PicklingError(f"a tensor on {tensor.device}")
-        storage = tensor.untyped_storage()
-        address = storage.data_ptr()
-        memory = self._memories.get(address) if address else None
-        if memory is None:
-            memory = self._memories[address] = _Memory(address, storage.nbytes())
-        return _on_host, (memory, *described, tensor.requires_grad and tensor.is_leaf)
+
+def _reduced(tensor: Tensor) -> Any:
+    if type(tensor) not in PLAIN or tensor.layout != torch.strided or tensor.is_quantized:
+        raise pickle.PicklingError(f"a {type(tensor).__name__} of layout {tensor.layout}")
+    described = tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+    if tensor.is_meta:
+        return _on_meta, described[:3]
+    if tensor.device.type != "cpu" or tensor.is_conj() or tensor.is_neg():
+        raise pickle.PicklingError(f"a tensor on {tensor.device}")
+    requires_grad = tensor.requires_grad and tensor.is_leaf
+    return _on_host, (tensor.untyped_storage(), *described, requires_grad)
 
 
-class _Memory:
-    """The bytes of a storage: tensors that share it share it in the other process, too."""
-
-    def __init__(self, address: int, size: int) -> None:
-        self.bytes = (ctypes.c_char * size).from_address(address) if size else b""
-
-    def __reduce__(self) -> Any:
-        return _storage, (pickle.PickleBuffer(self.bytes),)
-
-
-def _storage(data: Any) -> torch.UntypedStorage:
+def _storage(data: bytearray) -> torch.UntypedStorage:
     if not len(data):
         return torch.UntypedStorage(0)
     return torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
@@ -337,15 +301,14 @@ def _on_host(
     offset: int,
     requires_grad: bool,
 ) -> Tensor:
-    made = torch.empty(0, dtype=dtype).set_(storage, offset, size, stride)
-    found: Tensor = made.requires_grad_(requires_grad)
-    return found
+    tensor = torch.empty(0, dtype=dtype).set_(storage, offset, size, stride)
+    return tensor.requires_grad_(requires_grad)
 
 
-def _again(fields: dict[str, Any]) -> Again:
-    """With the ids of tensors of this process in place of their places among the arguments."""
+def _rerun(fields: dict[str, Any]) -> Rerun:
+    """A rerun with the ids of tensors of this process instead of their places among arguments."""
     given = fields["call"].given
-    return Again(**{**fields, "requires": frozenset(id(given[at]) for at in fields["requires"])})
+    return Rerun(**{**fields, "requires": frozenset(id(given[at]) for at in fields["requires"])})
 
 
 def _on_meta(dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
@@ -374,39 +337,37 @@ class _Unpickler(pickle.Unpickler):
 
 
 def main() -> None:
-    """Judges the jobs of standard input until its end."""
+    """Judge the jobs of standard input until its end."""
     jobs, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a kernel prints is no answer
+    os.dup2(2, 1)  # a kernel may print, which is no answer
     torch.set_num_threads(int(sys.argv[1]))
-    tried = Tried()
+    differed = Differed()
     prepare()  # takes seconds
     answers.write(HELLO)
     answers.flush()
     while True:
         try:
-            job = receive(jobs)
+            send(answers, _answer(jobs, differed))
         except EOFError:
             return
-        except Exception as error:  # a function that only the program has
-            answer: object = f"{type(error).__name__}: {error}"
-        else:
-            answer = _answer(job, tried)
-        send(answers, answer)
 
 
-def _answer(job: Job, tried: Tried) -> object:
+def _answer(jobs: IO[bytes], differed: Differed) -> object:
     try:
+        job: Job = receive(jobs)
         torch.set_default_dtype(job.dtype)
         with torch.no_grad():
-            return job.items(tried)
+            return job.items(differed)
+    except EOFError:
+        raise
     except NoReferenceError as error:
         return error
-    except Exception as error:  # the program's process tries, and reports it
+    except Exception as error:  # the program's process judges the call itself, and reports it
         return f"{type(error).__name__}: {error}"
 
 
 if __name__ == "__main__":
-    # as the module that jobs name: its classes are those of the program's process
+    # by the module's name in jobs, so that its classes are those of the program's process
     from op_tools.compare import judging
 
     judging.main()

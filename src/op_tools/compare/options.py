@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only OpAutoCompare is asked: by its arguments, else by settings."""
+"""The options that only OpAutoCompare has: by its arguments, else by settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SAMPLE = 10  # of the calls of an operator, every so many-th
 
 
 @dataclass(frozen=True)
-class How:
+class CompareOptions:
     """Which calls are compared, with what, and by which rule."""
 
     mode: str
@@ -37,8 +37,8 @@ class How:
     whole: bool  # large calls are judged in all their elements; so are those shown in tables
 
 
-def how(options: Options) -> How:
-    """What was asked; SettingError where it is not allowed."""
+def read_options(options: Options) -> CompareOptions:
+    """The options by arguments, else by settings; SettingError where one is not allowed."""
     known = {"mode", "standard", "background", "sample", "bitwise", "recheck", "whole", "budget"}
     unknown = sorted(set(options.more) - known)
     if unknown:
@@ -50,7 +50,7 @@ def how(options: Options) -> How:
         value = options.more.get(name)
         return value if value is not None else setting.get() if setting is not None else default
 
-    found = How(
+    found = CompareOptions(
         option("mode", settings.OP_AUTOCOMPARE_MODE),
         option("standard", settings.OP_AUTOCOMPARE_STANDARD),
         _background(options.more.get("background")),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How exact a call may be on its device: what of `deeplink.precision` is about it."""
+"""The precision that a call may have on its device, by `deeplink.precision`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deeplink.i18n import _
 from deeplink.judge.verdict import name_of
 from deeplink.precision import Factors, Precision, Sums
 from op_tools.compare.eligibility import RECURRENT, modules_of
-from op_tools.compare.rerun import Again
+from op_tools.compare.rerun import Rerun
 from op_tools.core.call import Call
 from op_tools.tensors import host_transfer
 
@@ -25,7 +25,7 @@ MATRICES = frozenset(
 
 
 def now(call: Call) -> Precision:
-    """How exact a call's device may be at this moment."""
+    """The precision of a call's device under the program's present settings."""
     kind = None if call.device is None else _kinds.get(call.device)
     if kind is None:
         first = next((t for t in call.given if t.device.type != "cpu"), None)
@@ -38,48 +38,41 @@ def now(call: Call) -> Precision:
 _kinds: dict[torch.device, str] = {}  # of devices as the program sees them
 
 
-def factors(again: Again) -> tuple[Factors | None, Factors | None]:
-    """What float32 factors may be rounded to: those of matrices, and of convolutions."""
-    if again.stored not in (torch.float32, torch.complex64):
+def factors(rerun: Rerun) -> tuple[Factors | None, Factors | None]:
+    """The formats that float32 factors may be rounded to: of matrices, and of convolutions."""
+    if rerun.stored not in (torch.float32, torch.complex64):
         return None, None
-    allowed = again.precision
-    matrices = (allowed.recurrent if _is_recurrent(again.call) else None) or allowed.matmul
+    allowed = rerun.precision
+    matrices = (allowed.recurrent if _is_recurrent(rerun.call) else None) or allowed.matmul
     return matrices, allowed.convolution
 
 
-def functions(again: Again) -> float:
-    """What functions of float32 err in this call, relatively; 0: what they do anywhere."""
-    return again.precision.recurrent_functions if _is_recurrent(again.call) else 0.0
+def functions(rerun: Rerun) -> float:
+    """The relative error of float32 functions in this call; 0: as everywhere."""
+    return rerun.precision.recurrent_functions if _is_recurrent(rerun.call) else 0.0
 
 
-def sums(again: Again) -> Sums | None:
+def sums(rerun: Rerun) -> Sums | None:
     """The type in which partial sums of the call's matrix products may be stored."""
-    name = name_of(again.inside or again.stored)
-    return next((sums for sums in again.precision.sums if sums.format == name), None)
+    name = name_of(rerun.autocast or rerun.stored)
+    return next((sums for sums in rerun.precision.sums if sums.format == name), None)
 
 
-def allowance(again: Again) -> str:
-    """What the program allows of the products in this call, in words; "": nothing, or no product
-    is in it.
-    """
-    matrices, convolutions = factors(again)
-    word, module = again.call.operator, bool(_layers(again.call))
+def allowance(rerun: Rerun) -> str:
+    """Describe the rounding that the program allows in the products of this call; "": none."""
+    matrices, convolutions = factors(rerun)
+    word, module = rerun.call.operator, bool(_layers(rerun.call))
     found = [
         convolutions if module or word.startswith("conv") else None,
         matrices if module or word in MATRICES | RECURRENT else None,
     ]
-    texts = [
-        _("{format}, which {allowed_by} allows").format(format=f.format, allowed_by=f.allowed_by)
-        for f in found
-        if f is not None
-    ]
-    narrow = sums(again) if module or word in MATRICES else None
+    allowed = _("{format}, which {allowed_by} allows")
+    factors_of = [f for f in found if f is not None]
+    texts = [allowed.format(format=f.format, allowed_by=f.allowed_by) for f in factors_of]
+    narrow = sums(rerun) if module or word in MATRICES else None
     if narrow is not None:
-        texts.append(
-            _("partial sums in {format}, which {allowed_by} allows").format(
-                format=narrow.format, allowed_by=narrow.allowed_by
-            )
-        )
+        allowed = _("partial sums in {format}, which {allowed_by} allows")
+        texts.append(allowed.format(format=narrow.format, allowed_by=narrow.allowed_by))
     return _(" and ").join(dict.fromkeys(texts))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A call made again from copies of its arguments: in a wider type, or as it was."""
+"""A rerun of a call on the host, from copies of its arguments: in wider types, or its own."""
 
 from __future__ import annotations
 
@@ -32,30 +32,28 @@ from op_tools.core.gradients import own_graph
 from op_tools.tensors import host_transfer
 from op_tools.tensors.overlap import Overlap
 
-_NOTHING = torch.empty(0)
-_engine: Any = torch.autograd.Variable._execution_engine
 # Autocast leaves them alone: their weights may be of another type than their values.
 _MIXED = frozenset("batch_norm instance_norm layer_norm group_norm rms_norm".split())
 
 
-@dataclass(slots=True, eq=False)  # hot path
+@dataclass(slots=True, eq=False)
 class Run:
-    """What one run gave: results and arguments after it, in the order of `tensors()`."""
+    """Results of a run and its arguments after it, in the order of `tensors()`."""
 
     result: Any
-    given: list[Tensor]
+    arguments: list[Tensor]
     leaves: list[Tensor]  # the copies of arguments whose gradients are computed
-    wrote: Sequence[bool]  # which of them the call wrote, as far as autograd counts it
+    written: Sequence[bool]  # arguments that the call wrote, as far as autograd counts it
 
     @property
     def results(self) -> list[Tensor]:
-        """The tensors among what it returned. Not kept: runs wait, and the collector visits all."""
-        return [self.result] if isinstance(self.result, Tensor) else tensor_list(self.result)
+        """The tensors among the results."""
+        return tensor_list(self.result)
 
     def gradients(self, outputs: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Of each argument, from those of the results; None where none flows."""
+        """The gradient of each argument, from those of the results; None where none flows."""
         pairs = [
-            (result, _like(grad, result))
+            (result, grad.to(result.device, result.dtype))
             for result, grad in zip(self.results, outputs, strict=False)
             if grad is not None and result.requires_grad
         ]
@@ -64,9 +62,8 @@ class Run:
             return [None] * len(self.leaves)
         results, flown = zip(*pairs, strict=True)
         with host_transfer.no_autocast(HOST):
-            # hot path: torch.autograd.grad looks at each shape for longer than the pass takes
-            found = _engine.run_backward(
-                results, flown, True, False, tuple(leaves), True, accumulate_grad=False
+            found = torch.autograd.grad(
+                results, leaves, flown, retain_graph=True, allow_unused=True
             )
         by_leaf = {
             id(leaf): host_transfer.dense(grad) for leaf, grad in zip(leaves, found, strict=True)
@@ -74,27 +71,17 @@ class Run:
         return [by_leaf.pop(id(leaf), None) for leaf in self.leaves]
 
 
-def _like(grad: Tensor, result: Tensor) -> Tensor:
-    if grad.dtype is result.dtype and grad.device == result.device:
-        same = grad
-    else:
-        same = grad.to(result.device, result.dtype)
-    if same.shape != result.shape:
-        raise RuntimeError(f"a gradient of {tuple(same.shape)} for {tuple(result.shape)}")
-    return same
-
-
 @dataclass
-class Again:
+class Rerun:
     """A call whose arguments are on the host, as they were before it, to be run from there."""
 
     call: Call  # with arguments on the host
     requires: Collection[int]  # ids of those arguments whose gradient is wanted
-    writes: bool  # whether the call writes an argument
+    writes: bool  # the call writes an argument
     types: Types  # of the reference
     rounded: torch.dtype | None = None  # autocast rounded arguments to this type first
     plain: Types = field(default_factory=dict)  # casts that the plain run needs, under autocast
-    inside: torch.dtype | None = None  # of a module: autocast was on, with this type
+    autocast: torch.dtype | None = None  # of a module: autocast was on, with this type
     draws_nothing: bool = False  # known from the device's own call
     precision: Precision = precision.EXACT  # what the device may do to products
     overlaps: Sequence[Overlap] = ()  # of the call's arguments, by their places
@@ -129,53 +116,52 @@ class Again:
     def plain_run(self, grad: bool) -> Run | None:
         """In the type that the device used; None where the CPU has no such kernel."""
         try:
-            return self.run(self.plain, grad, self.inside)
+            return self.run(self.plain, grad, self.autocast)
         except NoReferenceError:
             raise
-        except Exception:  # as above; the run in the wider type tells the reason
+        except Exception:  # as above; the run in the wider type reports the reason
             return None
 
     def run(self, types: Types, grad: bool, autocast: torch.dtype | None = None) -> Run:
         """The call on copies of its arguments, cast; random numbers of the program are kept."""
         leaves: dict[int, Tensor] = {}
-        used: dict[int, Tensor] = {}
-        counts: dict[int, int] = {}
-        # the latter writes its statistics, and does not say so
+        copies: dict[int, Tensor] = {}
+        versions: dict[int, int] = {}
+        # batch_norm writes its statistics, and does not declare it
         may_write = self.writes or "batch_norm" in self.call.name
         views: dict[int, Tensor] = {}  # of arguments that overlap, by the argument
+        for overlap in self.overlaps if may_write else ():
+            views |= self._views(overlap, types)
 
-        def stand_in(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                if id(value) not in used:
-                    leaf = leaves[id(value)] = self._leaf(value, types, grad)
-                    shared = leaf.requires_grad or leaf.data_ptr() == value.data_ptr()
-                    if id(value) in views:
-                        used[id(value)] = leaf.clone()
-                        used[id(value)].data = views[id(value)]
-                    else:
-                        used[id(value)] = leaf.clone() if may_write and shared else leaf
-                    counts[id(value)] = used[id(value)]._version
-                return used[id(value)]
+        def copied(value: Any) -> Any:
             if isinstance(value, torch.dtype):
                 return types.get(value, value)
-            return HOST if isinstance(value, torch.device) else value
+            if not isinstance(value, Tensor):
+                return HOST if isinstance(value, torch.device) else value
+            if id(value) not in copies:
+                leaf = leaves[id(value)] = copy = self._leaf(value, types, grad)
+                shared = leaf.requires_grad or leaf.data_ptr() == value.data_ptr()
+                if id(value) in views:
+                    copy = leaf.clone()
+                    copy.data = views[id(value)]
+                elif may_write and shared:
+                    copy = leaf.clone()
+                copies[id(value)], versions[id(value)] = copy, copy._version
+            return copies[id(value)]
 
-        own = [(t, id(t)) for t in self.call.given]
-        if may_write:
-            for overlap in self.overlaps:
-                views |= self._views(overlap, types)
-        quiet = _quiet(grad, autocast, self.draws_nothing)
+        given = [(t, id(t)) for t in self.call.given]
+        state = None if self.draws_nothing else torch.get_rng_state()
         kept = _module_kept(self.call) if self.call.level == "module" else nullcontext()
-        with quiet as state, kept:
-            args, kwargs = _again(self.call, stand_in)
+        with _undisturbed(grad, autocast, self.draws_nothing), kept:
+            args, kwargs = _host_arguments(self.call, copied)
             result = function_on_host(self.call, wide=bool(types))(*args, **kwargs)
-            if not self.draws_nothing and not torch.equal(state, torch.get_rng_state()):
+            if state is not None and not torch.equal(state, torch.get_rng_state()):
                 raise NoReferenceError(_("random operators cannot be compared"))
         return Run(
             result,
-            [used.get(at, t) for t, at in own],
-            [leaves.get(at, t) for t, at in own],
-            [at in used and used[at]._version != counts[at] for _, at in own],
+            [copies.get(key, t) for t, key in given],
+            [leaves.get(key, t) for t, key in given],
+            [key in copies and copies[key]._version != versions[key] for _, key in given],
         )
 
     def _views(self, overlap: Overlap, types: Types) -> dict[int, Tensor]:
@@ -199,32 +185,25 @@ class Again:
 
 def _why(error: Exception) -> str:
     text = str(error).split("\n")[0][:120]
-    return (
-        _("the CPU cannot do it: {text}").format(text=text) if text else _("the CPU cannot do it")
-    )
+    if not text:
+        return _("the CPU cannot do it")
+    return _("the CPU cannot do it: {text}").format(text=text)
 
 
 @contextmanager
-def _quiet(grad: bool, autocast: torch.dtype | None, draws_nothing: bool) -> Iterator[Tensor]:
-    """Nothing of the program's state is used or changed: randomness, autocast, default device."""
-    moved = torch_patches.default_device(torch.empty) is not None
-    if (
-        draws_nothing and autocast is None and not moved and host_transfer.is_undisturbed(HOST)
-    ):  # hot path
-        with torch.set_grad_enabled(grad):
-            yield _NOTHING
-        return
+def _undisturbed(grad: bool, autocast: torch.dtype | None, draws_nothing: bool) -> Iterator[None]:
+    """Use and change nothing of the program's state: randomness, autocast, default device."""
     with ExitStack() as stack:
         if not draws_nothing:  # else another thread may draw meanwhile, and must not be set back
             stack.enter_context(host_transfer.random_state_kept())
         stack.enter_context(own_graph())  # inside a checkpoint, what is saved is counted
         stack.enter_context(host_transfer.no_autocast(HOST))
-        if moved:
+        if torch_patches.default_device(torch.empty) is not None:
             stack.enter_context(HOST)
         if autocast is not None:
             stack.enter_context(torch.autocast("cpu", autocast))
         stack.enter_context(torch.set_grad_enabled(grad))
-        yield _NOTHING if draws_nothing else torch.get_rng_state()
+        yield
 
 
 @contextmanager
@@ -239,21 +218,18 @@ def _module_kept(call: Call) -> Iterator[None]:
             vars(module).update(attributes)
 
 
-def _again(call: Call, stand_in: Callable[[Any], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    args, kwargs = (
-        host_transfer.mapped(call.args, stand_in),
-        host_transfer.mapped(call.kwargs, stand_in),
-    )
+def _host_arguments(
+    call: Call, copied: Callable[[Any], Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    args, kwargs = host_transfer.mapped((call.args, call.kwargs), copied)
+    word = op_names.last(call.name)
     if kwargs.get("device") is not None:
         kwargs["device"] = HOST
-    if op_names.last(call.name) == "to":
+    if word == "to":
         moved = (HOST if isinstance(a, (str, int)) else a for a in args[1:2])
         args = (*args[:1], *moved, *args[2:])
-    if (
-        op_names.last(call.name) in ("rms_norm", "_fused_rms_norm")
-        and (*args, *[None] * 4)[3] is None
-    ):
-        # without an epsilon it takes the input type's, which is another one in a wider type
+    if word in ("rms_norm", "_fused_rms_norm") and (*args, *[None] * 4)[3] is None:
+        # without an epsilon it uses the input type's, which is another one in a wider type
         epsilon = kwargs.get("eps")
         epsilon = _default_epsilon(call.args[0].dtype) if epsilon is None else epsilon
         args, kwargs = args[:3], {**kwargs, "eps": epsilon}
@@ -276,9 +252,8 @@ def function_on_host(call: Call, wide: bool) -> Callable[..., Any]:
     moves = op_names.TRANSFERS - {"to", "cpu", "to_padded_tensor"}
     if op_names.last(call.name) in moves:
         return lambda tensor, *args, **kwargs: tensor.clone()
-    if call.operator in CONVOLUTIONS:
-        return partial(_in_two_steps, call.func)
-    if call.operator == "linear" and call.level == "api" and wide:
+    is_linear = call.operator == "linear" and call.level == "api" and wide
+    if is_linear or call.operator in CONVOLUTIONS:
         return partial(_in_two_steps, call.func)
     return call.func
 
@@ -291,33 +266,30 @@ def _in_two_steps(
     *args: Any,
     **kwargs: Any,
 ) -> Tensor:
-    """A product and then its bias: a device may round what lies between.
+    """A product and then its bias: a device may round the product before it adds the bias.
 
     Torch itself does so in a linear whose input is not contiguous.
     """
-    made = multiply(input, weight, None, *args, **kwargs)
-    if bias is None:
-        return made
-    return made + bias.view(-1, *[1] * (weight.dim() - 2))
+    product = multiply(input, weight, None, *args, **kwargs)
+    return product if bias is None else product + bias.view(-1, *[1] * (weight.dim() - 2))
 
 
-def again_of(
+def make_rerun(
     before: Call,
     requires: Collection[int],
     wrote: bool,
     autocast: torch.dtype | None,
     result_types: Sequence[torch.dtype],
-    types: Types | None = None,
-) -> Again:
-    """The call that was made, from the copies of its arguments that were taken before it."""
-    made = Again(before, requires, wrote, types_for(before) if types is None else types)
+) -> Rerun:
+    """The rerun of a call, from the copies of its arguments that were made before it."""
+    rerun = Rerun(before, requires, wrote, types_for(before))
     if autocast is None:
-        return made
+        return rerun
     if before.level == "module":
-        return replace(made, inside=autocast)
+        return replace(rerun, autocast=autocast)
     if before.operator in RECURRENT and torch.float16 in result_types:
-        autocast = torch.float16  # whatever the program asked for: cuDNN's are so in torch
+        autocast = torch.float16  # whatever the program requested: cuDNN's are so in torch
     if autocast in result_types:
         left_alone = wrote or op_names.last(before.name) in _MIXED
-        return made if left_alone else replace(made, rounded=autocast)
-    return replace(made, plain={torch.float16: torch.float32, torch.bfloat16: torch.float32})
+        return rerun if left_alone else replace(rerun, rounded=autocast)
+    return replace(rerun, plain={torch.float16: torch.float32, torch.bfloat16: torch.float32})

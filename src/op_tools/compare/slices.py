@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from op_tools.compare.inputs import stream_of, upload
 from op_tools.core import op_names
 from op_tools.core.call import Call, tensor_list
-from op_tools.tensors import mutation
+from op_tools.tensors import host_transfer, mutation
 
 LARGE = 1 << 16  # elements of all tensors of a call; a smaller call is judged as a whole
 SAMPLE = 1 << 12  # elements of a result that are judged, where its elements are independent
@@ -46,6 +46,46 @@ class Slice:
     gradients: list[Taker | None] = field(default_factory=list)
     func: Callable[..., Any] | None = None  # what to call; None: the large call's function
     is_result_judged: bool = True  # False: only the gradients are parts of the large call's
+
+    def copied(self, call: Call, copy: Taker) -> tuple[Call, frozenset[int]]:
+        """The small call with copies of its arguments, and the ids of the copies whose gradients
+        are wanted. `call`: the large one.
+        """
+        args, kwargs = self._joined(call)
+        copies = host_transfer.Copies(copy)
+        small = call.given_others(copies.of(args), copies.of(kwargs))
+        small.func = call.func if self.func is None else self.func
+        # the order of arguments is that of the large call, unless lists were cut short
+        given = [id(own) for own in call.given]
+        triples = zip(call.given, self.gradients, small.given, strict=False)
+        # the gradient of a tensor that is given twice is the sum of two
+        return small, frozenset(
+            id(copy)
+            for own, take, copy in triples
+            if take is not None and own.requires_grad and given.count(id(own)) == 1
+        )
+
+    def _joined(self, call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with one part of a tensor that is given twice, where both parts are of the
+        same elements; else the gradient, which is the sum of both, is not judged.
+        """
+        if len({id(tensor) for tensor in call.given}) == len(call.given):  # hot path
+            return self.args, self.kwargs
+        first: dict[int, int] = {}
+        substitutes: dict[int, Tensor] = {}
+        small = tensor_list(self.args, self.kwargs)
+        for at, (own, part) in enumerate(zip(call.given, small, strict=False)):
+            place = first.setdefault(id(own), at)
+            if place == at:
+                continue
+            if _are_same_elements(small[place], part):
+                substitutes[id(part)] = small[place]
+            elif at < len(self.gradients):
+                self.gradients[place] = self.gradients[at] = None
+        args, kwargs = host_transfer.mapped(
+            (self.args, self.kwargs), lambda leaf: substitutes.get(id(leaf), leaf)
+        )
+        return args, kwargs
 
 
 _PLASTIC = 1.32471795724  # its powers fill a plane evenly
@@ -236,7 +276,7 @@ def take(tensor: Tensor, picks: Picks) -> Tensor:
     return part
 
 
-def are_same_elements(first: Tensor, second: Tensor) -> bool:
+def _are_same_elements(first: Tensor, second: Tensor) -> bool:
     """Whether two parts of one tensor were taken at equal indices."""
     mine, theirs = getattr(first, "picks", None), getattr(second, "picks", None)
     if mine is None or theirs is None or len(mine) != len(theirs):

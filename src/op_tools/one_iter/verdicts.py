@@ -15,8 +15,15 @@ from deeplink.judge import Verdict, judge
 from deeplink.judge.formats import FORMATS
 from deeplink.precision import EXACT, Precision
 from op_tools.compare.eligibility import WIDE, NoReferenceError
-from op_tools.compare.host_verdicts import Drawn, Item, Taken, noise, unchanged, verdict_on
-from op_tools.compare.rerun import Again, Run
+from op_tools.compare.host_verdicts import (
+    Evidence,
+    Item,
+    RecordedCall,
+    rounding_noise,
+    unchanged,
+    verdict_on,
+)
+from op_tools.compare.rerun import Rerun, Run
 from op_tools.core.call import Call
 from op_tools.one_iter.layer_function import Given, Made, Unit
 
@@ -76,7 +83,7 @@ def _verdict(
     theirs = reference[place]
     if theirs is None:
         theirs = torch.zeros(mine.shape, dtype=torch.float64)
-    return verdict_on(again.taken, mine, theirs, side, place, STANDARD)  # type: ignore[arg-type]
+    return verdict_on(again.taken, mine, theirs, side, place, STANDARD)
 
 
 def _is_noise(mine: Tensor, recorded: Tensor) -> bool:
@@ -103,10 +110,10 @@ class _Again:
         given = case.given
         call = Call(0, case.name, case.unit, given.as_tuple(), {})
         requires = frozenset(id(leaf) for leaf in given.flat() if leaf.requires_grad)
-        self.again = Again(call, requires, writes=False, types=WIDE, inside=case.autocast)
+        self.again = Rerun(call, requires, writes=False, types=WIDE, autocast=case.autocast)
         self.again.precision = case.precision
         self.again.draws_nothing = True  # the unit has its own seeds
-        self.taken = Taken(self.again, None, [], wants_gradient=bool(requires))
+        self.taken = RecordedCall(self.again, None, [], wants_gradient=bool(requires))
         self.forward = _Forward(self)
         self.backward = _Backward(self)
 
@@ -119,7 +126,7 @@ class _Again:
             return None
 
 
-class _Side(Drawn):
+class _Side(Evidence):
     """The arguments of `verdict_on`: the record as the plain run, and the effect of rounding."""
 
     def __init__(self, again: _Again) -> None:
@@ -132,10 +139,10 @@ class _Side(Drawn):
     def once(self) -> Sequence[Tensor | None]:
         raise NotImplementedError
 
-    def _drawn(self, samples: int | None) -> list[Tensor | None] | None:
+    def noise(self, samples: int | None) -> list[Tensor | None] | None:
         assert self.reference is not None  # computed when needed
         centre = [None if tensor is None else tensor.detach() for tensor in self.reference]
-        return noise(self._again.again, self.once, centre, samples)
+        return rounding_noise(self._again.again, self.once, centre, samples)
 
 
 class _Forward(_Side):

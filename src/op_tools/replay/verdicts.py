@@ -18,8 +18,8 @@ from deeplink.compare import Difference, compare
 from op_tools.capture.encoding import Recorded
 from op_tools.compare import console, eligibility, host_verdicts, precision
 from op_tools.compare.eligibility import NoReferenceError
-from op_tools.compare.host_verdicts import Item, Taken
-from op_tools.compare.rerun import Again, again_of
+from op_tools.compare.host_verdicts import Item, RecordedCall
+from op_tools.compare.rerun import Rerun, make_rerun
 from op_tools.core import dispatch, op_names, terminal
 from op_tools.core.call import Call, tensors
 from op_tools.core.gradients import Gradients
@@ -86,7 +86,7 @@ def reference(recorded: Recorded, against: Against, trust: Sequence[str] = ()) -
 # By the rules of OpAutoCompare.
 
 
-def rerun_of(recorded: Recorded, host: Prepared, number: int, result: Any) -> Again:
+def rerun_of(recorded: Recorded, host: Prepared, number: int, result: Any) -> Rerun:
     """The call for a run on the host in higher precision; `result` is what the device computed."""
     level, cast = recorded.header.get("level", "api"), recorded.header.get("autocast")
     call = Call(number, recorded.name, host.func, host.args, host.kwargs, level)
@@ -94,10 +94,12 @@ def rerun_of(recorded: Recorded, host: Prepared, number: int, result: Any) -> Ag
     in_place = op_names.sounds_in_place(recorded.name)
     wrote = bool(recorded.written or recorded.mutated or in_place)
     autocast = getattr(torch, cast[1]) if cast else None
-    return again_of(call, host.wanted, wrote, autocast, [one.dtype for one in tensors(result)])
+    return make_rerun(call, host.wanted, wrote, autocast, [one.dtype for one in tensors(result)])
 
 
-def record_of(prepared: Prepared, again: Replayed, number: int, trust: Sequence[str]) -> Taken:
+def record_of(
+    prepared: Prepared, again: Replayed, number: int, trust: Sequence[str]
+) -> RecordedCall:
     """Make the record of OpAutoCompare for a call that was just replayed."""
     recorded = prepared.recorded
     host = Prepared(recorded, eligibility.HOST, None, trust, prepared.wants_backward)
@@ -111,10 +113,10 @@ def record_of(prepared: Prepared, again: Replayed, number: int, trust: Sequence[
         given = call.given_others(prepared.args, prepared.kwargs)
         rows = console.device_rows(given, again.result)
     device, where = str(prepared.device), str(recorded.header.get("site") or "")
-    return Taken(made, result, after, prepared.wants_backward, device, rows, where=where)
+    return RecordedCall(made, result, after, prepared.wants_backward, device, rows, where=where)
 
 
-def compared(record: Taken, again: Replayed, recorded: Recorded, shown: bool) -> list[Item]:
+def compared(record: RecordedCall, again: Replayed, recorded: Recorded, shown: bool) -> list[Item]:
     """Judge a replay by OP_AUTOCOMPARE_STANDARD; NoReferenceError where there is no reference.
 
     `shown`: print the tables of OpAutoCompare.
@@ -125,8 +127,9 @@ def compared(record: Taken, again: Replayed, recorded: Recorded, shown: bool) ->
         raise NoReferenceError(reason)
     with torch.no_grad(), dispatch.unseen():
         items = host_verdicts.forward(record, standard)
+        items = host_verdicts.forward(record, standard)
         if shown:
-            console.show_forward(record, items)
+            console.show(record, None, items)
         if again.gradients is None or recorded.grad_outputs is None:
             return items
         copies = Copies(host_copy)
@@ -136,7 +139,7 @@ def compared(record: Taken, again: Replayed, recorded: Recorded, shown: bool) ->
             record.on_device[id(copy)] = terminal.tensor_rows("", gradient)[0][1:]
         backward = host_verdicts.backward(record, found.outputs, found.inputs, standard)
         if shown:
-            console.show_backward(record, found, backward)
+            console.show(record, found, backward)
     return items + backward
 
 

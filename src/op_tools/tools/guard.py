@@ -28,10 +28,11 @@ from deeplink.console import console
 from deeplink.errors import DeeplinkError, SettingError
 from deeplink.i18n import _, joined
 from op_tools.compare import eligibility, inputs, precision, projection
+from op_tools.compare.device_checks import are_finite
 from op_tools.compare.failure_store import Saver
-from op_tools.compare.host_verdicts import Taken
-from op_tools.compare.rerun import again_of
-from op_tools.compare.sampling import are_finite, key_of
+from op_tools.compare.host_verdicts import RecordedCall
+from op_tools.compare.rerun import make_rerun
+from op_tools.compare.suspects import key_of
 from op_tools.core import (
     dispatch,
     engine,
@@ -238,7 +239,7 @@ class Guard(Observer):
                     return None
                 suspect.taken = True
         if suspect is not None:
-            return _State(kept=inputs.kept(call, host_transfer.host_copy)[0])
+            return _State(kept=inputs.copied(call, host_transfer.host_copy)[0])
         return _State(greatest=projection.greatest(call.given) if _writes(call) else None)
 
     def after(self, call: Call, state: _State | None, result: Any) -> None:
@@ -308,9 +309,9 @@ class Guard(Observer):
         ours = host_transfer.mapped(result, inputs.Transfer(is_late=False).leaf)
         made = tensor_list(ours)
         types = [tensor.dtype for tensor in made]
-        again = again_of(kept, frozenset(), _writes(call), None, types)
+        again = make_rerun(kept, frozenset(), _writes(call), None, types)
         again.precision = precision.now(call)
-        taken = Taken(again, ours, [None] * len(kept.given), False, str(call.device))
+        taken = RecordedCall(again, ours, [None] * len(kept.given), False, str(call.device))
         pending = projection.start(kept, ours)
         if pending is not None:
             found = pending.verdict()
@@ -482,7 +483,7 @@ def _writes(call: Call) -> bool:
     return bool(call.func._schema.is_mutable) if hasattr(call.func, "_schema") else False
 
 
-def _not_finite(taken: Taken, made: list[Tensor]) -> tuple[str, bool]:
+def _not_finite(taken: RecordedCall, made: list[Tensor]) -> tuple[str, bool]:
     """What is wrong with a result that is compared with the CPU's, and whether nothing can be said:
     it is finite, or its arguments are not.
     """

@@ -11,7 +11,7 @@ from deeplink.i18n import _
 from op_tools.capture import Recorded
 from op_tools.compare import eligibility, host_verdicts
 from op_tools.compare.eligibility import NoReferenceError
-from op_tools.compare.host_verdicts import Taken
+from op_tools.compare.host_verdicts import RecordedCall
 from op_tools.core import dispatch
 from op_tools.diagnosis.diff.recordings import Entry
 from op_tools.replay import Prepared, ReplayError
@@ -41,10 +41,10 @@ def fault_of(entry: Entry) -> str | None:
     return _("{label}: {verdict}").format(label=bad[0].label, verdict=bad[0].verdict) if bad else ""
 
 
-def _taken(recorded: Recorded) -> Taken | None:
+def _taken(recorded: Recorded) -> RecordedCall | None:
     host = Prepared(recorded, eligibility.HOST, backward=False)
     again = rerun_of(recorded, host, recorded.header.get("id", 0), recorded.output)
     if eligibility.unfit(again.call):
         return None
     after = [recorded.mutated.get(at) for at in range(len(host.inputs))]
-    return Taken(again, recorded.output, after, False, "cpu")
+    return RecordedCall(again, recorded.output, after, False, "cpu")
