@@ -263,8 +263,8 @@ def show_summary(
 ) -> None:
     """Print how much was compared, and the wrong results, the worst first."""
     wrong = len({(f.id, f.direction) for f in failures})
-    head = _("OpAutoCompare: {compared} calls compared, {items} results, {wrong} wrong")
-    lines = [head.format(compared=tool.compared, items=tool.items, wrong=wrong)]
+    text = _("OpAutoCompare: {compared} calls compared, {items} results, {wrong} wrong")
+    lines = [text.format(compared=tool.compared, items=tool.items, wrong=wrong)]
     if tool.items:
         lines.append(f"OpAutoCompare: {path}")
     lines += tool.samples()

@@ -247,7 +247,7 @@ def places(call: Call, result: Any, choose: Chooser) -> list[Aim]:
     Some of them are correct: the block computed alone errs, too, at another place of the call.
     """
     found: dict[tuple[int, ...], None] = {}
-    for _ in range(BLOCKS):
+    for _search in range(BLOCKS):
         pairs = _block_pairs(call, result, choose)
         if not pairs or len(found) >= PLACES:
             break
