@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every part shares: vendors, settings, errors; results are compared by `deeplink.compare`.
+"""The package that all parts import: vendors, settings, errors, comparison of results.
 
-The names below are imported when they are used: `import torch` imports this package.
+The public names are imported on first use, because `import torch` imports this package.
 """
 
 import importlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m deeplink`: the same as the command `deeplink`."""
+"""`python -m deeplink` runs the command `deeplink`."""
 
 from deeplink.cli import main
 

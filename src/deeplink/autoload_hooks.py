@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the environment asks `import torch` to start, found by its entry point.
+"""Start what the environment requests of `import torch`, found by its entry point.
 
-DITORCH=1 asks for ditorch, OP_TOOLS_RUN for the operator tools, without a line in the program.
+DITORCH=1 requests ditorch, OP_TOOLS_RUN the operator tools, without a line in the program.
 """
 
 import logging
@@ -15,8 +15,9 @@ log = logging.getLogger("ditorch")
 
 
 def start() -> None:
-    """Loads and calls what is registered and asked for, ditorch before all that may use it. Never
-    raises: `import torch` must not fail by us.
+    """Load and call the requested entry points, ditorch first because the others may use it.
+
+    Never raises: a defect of this package must not make `import torch` fail.
     """
     if not (settings.DITORCH.is_set() or settings.OP_TOOLS_RUN.is_set()):
         return
@@ -25,20 +26,22 @@ def start() -> None:
         try:
             if setting.get() and not _is_coming(point):
                 point.load()()
-        except Exception as error:  # whatever is wrong with us is not wrong with the user's torch
+        except Exception as error:  # whatever fails here must not break the user's torch
             # a log line, not a warning: under `-W error` a warning would break `import torch`
             text = "%s is set, but %s could not start: %s: %s"
             log.error(text, setting.name, point.name, type(error).__name__, error)
 
 
 def _is_coming(point: EntryPoint) -> bool:
-    """Whether its import has begun: `import ditorch` imports torch, and starts by itself then."""
+    """Whether its import has begun: `import ditorch` imports torch, and activates itself
+    afterwards.
+    """
     module = sys.modules.get(point.module)
     return module is not None and not hasattr(module, point.attr)
 
 
 def cuda_names(vendor: str) -> None:
-    """Brings CUDA's names for the device of a vendor: what DIPU_MOCK_CUDA asks for."""
+    """Provide CUDA's names for the device of a vendor, as DIPU_MOCK_CUDA requests."""
     with settings.asking_for(vendor):
         for point in entry_points(group=GROUP, name="ditorch"):
             point.load()()

@@ -9,7 +9,9 @@ from deeplink.errors import DeeplinkError
 
 
 def main() -> int:
-    """Builds the parts or groups ("core", "all") that are named; all without a name."""
+    """Build the parts or groups ("core", "all") of the command line; without arguments, all
+    parts.
+    """
     out = console()
     try:
         built = native.build(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The caches on disk: built native parts and compiled graphs, which are made again on use."""
+"""The caches on disk: built native parts and compiled graphs. A deleted entry is rebuilt on use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from deeplink import native, settings
 from deeplink.errors import DeeplinkError
 
-# What the native build writes: libraries named by a hash, objects, folders of CMake, locks.
+# Files of the native build: libraries named by a hash, objects, folders of CMake, locks.
 NATIVE = re.compile(r".+-[0-9a-f]{12}(\.so|\.cubin)?|objects|cmake|.+\.lock")
 GRAPHS = re.compile(r"reports|failures|\w*graph")
 
@@ -28,12 +28,12 @@ class Entry:
 
 
 def folders() -> dict[str, Path]:
-    """The folder of each cache."""
+    """Return the folder of each cache."""
     return {"native": settings.DIPU_BUILD_DIR.get(), "graphs": settings.DICP_CACHE_DIR.get()}
 
 
 def entries(cache: str = "") -> list[Entry]:
-    """What the caches hold, or one of them, without files of other programs in their folders."""
+    """List the entries of all caches or of one, without files of other programs."""
     backends = set(entry_points(group="torch_dynamo_backends").names)
     found = []
     for name, folder in folders().items():
@@ -47,9 +47,11 @@ def entries(cache: str = "") -> list[Entry]:
 
 
 def clean(found: list[Entry]) -> int:
-    """Delete entries; return the bytes that are free now. Raise DeeplinkError when one stays.
+    """Delete entries and return the number of freed bytes.
 
-    Waits for native builds in progress, which write to the entries.
+    Wait for native builds in progress, which write to the entries. Raise DeeplinkError when an
+    entry
+    cannot be deleted.
     """
     with native.no_builds():
         for entry in found:

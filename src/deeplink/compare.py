@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The comparison core: two results in, one record per leaf out. Pure; nothing is decided or shown.
+"""Comparison of two results: one record per leaf. Pure; it decides and prints nothing.
 
 Results are nested tuples, lists, dicts, namedtuples and dataclasses of tensors and plain values.
-Tensors of any device are compared on the CPU, floating types in float64, whole numbers exactly.
+Tensors of any device are compared on the CPU, floating types in float64, integers exactly.
 """
 
 import dataclasses
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 Kind = Literal["values", "shape", "dtype", "structure", "value"]
 Array = NDArray[Any]
 
-# (rtol, atol) of each floating type: those that torch.testing.assert_close uses, so that a result
-# close here is close there. The 8-bit types have none in torch: one step of their mantissa.
+# (rtol, atol) of each floating type, as in torch.testing.assert_close. torch has no tolerances for
+# the 8-bit types: theirs is one step of the mantissa.
 TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
     torch.float64: (1e-7, 1e-7),
     torch.complex128: (1e-7, 1e-7),
@@ -31,14 +31,14 @@ TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
     torch.float8_e4m3fn: (0.125, 2.0**-9),
     torch.float8_e5m2: (0.25, 2.0**-16),
 }
-EXACT = (0.0, 0.0)  # whole numbers and bools
+EXACT = (0.0, 0.0)  # integers and bools
 
 _SEVERITY: dict[str, int] = {"value": 0, "values": 0, "dtype": 1, "shape": 2, "structure": 3}
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How one leaf of the result differs from the expected one; `close` when it does not.
+    """The difference of one leaf from its expected value; `close` when it is within the tolerance.
 
     `max_abs`, `max_rel` and `max_ulp` are over the pairs where both are finite; `max_ulp` is None
     where it has no meaning. `index`, `result` and `expected` are of the worst element.
@@ -64,7 +64,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class _Rules:
-    """What counts as close; None: the default of the leaf's type."""
+    """The tolerances of a comparison; None selects the default of the leaf's type."""
 
     rtol: float | None
     atol: float | None
@@ -72,7 +72,7 @@ class _Rules:
     check_dtype: bool
 
     def of(self, *dtypes: torch.dtype) -> tuple[float, float]:
-        """The tolerances of a pair: of two types, the looser."""
+        """Return (rtol, atol) for a pair of types: the looser of the two."""
         pairs = [TOLERANCES.get(dtype, EXACT) for dtype in dtypes]
         rtol = max(pair[0] for pair in pairs) if self.rtol is None else self.rtol
         atol = max(pair[1] for pair in pairs) if self.atol is None else self.atol
@@ -88,9 +88,11 @@ def compare(
     equal_nan: bool = True,
     check_dtype: bool = True,
 ) -> list[Difference]:
-    """One record per leaf. Close means |result - expected| <= atol + rtol * |expected|.
+    """Compare two results and return one record per leaf.
 
-    A tolerance that is None is the default of the leaf's dtype; bools are always exact.
+    Close means |result - expected| <= atol + rtol * |expected|. A tolerance of None is the default
+    of
+    the leaf's dtype; bools are always compared exactly.
     """
     return list(_walk(result, expected, "", _Rules(rtol, atol, equal_nan, check_dtype)))
 
@@ -101,7 +103,7 @@ def all_close(rows: Iterable[Difference]) -> bool:
 
 
 def worst(rows: Iterable[Difference]) -> Difference | None:
-    """The row to show first: not close, then the graver kind, then the larger error."""
+    """Return the row to show first: not close, then the graver kind, then the larger error."""
     return max(rows, key=_gravity, default=None)
 
 
@@ -110,7 +112,7 @@ def _gravity(row: Difference) -> tuple[bool, int, bool, float]:
     return not row.close, _SEVERITY[row.kind], masks, row.max_abs
 
 
-# The walk: containers in parallel, down to pairs of leaves.
+# Walk both containers in parallel, down to pairs of leaves.
 
 
 def _walk(result: object, expected: object, path: str, rules: _Rules) -> Iterator[Difference]:
@@ -141,7 +143,7 @@ def _children(
 
 
 def _plain(value: object) -> object:
-    """Arrays become tensors, so that there is one kind of them."""
+    """Convert an array to a tensor; return any other value unchanged."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
@@ -174,7 +176,7 @@ def _parts(value: object, names: dict[int, str]) -> dict[str, object]:
 
 
 def _field_names(value: object) -> dict[int, str]:
-    """Steps by name for a namedtuple and for torch.return_types; empty for the rest."""
+    """Map positions to field names, for a namedtuple and torch.return_types; else empty."""
     names = getattr(value, "_fields", None)
     if names is None and hasattr(value, "n_sequence_fields"):
         names = getattr(type(value), "__match_args__", ())
@@ -210,7 +212,8 @@ def _values(result: object, expected: object, path: str, rules: _Rules) -> Diffe
         same = result is expected or (
             isinstance(result, bool) == isinstance(expected, bool) and bool(result == expected)
         )
-    except Exception as error:  # a foreign `==` may raise anything; then they are not the same
+    # a foreign `==` may raise anything; then the values count as different
+    except Exception as error:
         message = f"cannot be compared: {type(error).__name__}: {error}"
         return Difference(path, "value", False, message, result=result, expected=expected)
     message = "equal" if same else f"{_describe(result)} against {_describe(expected)}"
@@ -275,7 +278,7 @@ def _measure(result: torch.Tensor, expected: torch.Tensor, path: str, rules: _Ru
         rtol, atol = EXACT
     inexact = any(t.is_floating_point() or t.is_complex() for t in (result, expected))
     a, b = _array(result, inexact), _array(expected, inexact)
-    with np.errstate(all="ignore"):  # nan and inf are data here
+    with np.errstate(all="ignore"):  # nan and inf are valid data here
         gap = np.abs(a - b) if inexact else _whole_gap(a, b)
         nan_a, nan_b = _isnan(a, inexact), _isnan(b, inexact)
         finite = np.isfinite(a) & np.isfinite(b)
@@ -323,13 +326,15 @@ def _isnan(array: Array, inexact: bool) -> Array:
 
 
 def _whole_gap(a: Array, b: Array) -> Array:
-    """|a - b| of whole numbers, exact: subtraction modulo 2**64, the larger one first."""
+    """|a - b| of integers, exact: subtraction modulo 2**64, the larger one first."""
     x, y = a.astype(np.uint64), b.astype(np.uint64)
     return np.where(a > b, x - y, y - x)
 
 
 def _worst_position(ok: Array, nan_bad: Array, inf_bad: Array, size: Array) -> int:
-    """Flat index: a nan on one side only, else an inf, else the largest error not allowed."""
+    """Return the flat index of a nan on one side only, else of an inf, else of the largest error
+    beyond the tolerance.
+    """
     for mask in (nan_bad, inf_bad):
         if mask.any():
             return int(np.argmax(mask))
@@ -339,7 +344,7 @@ def _worst_position(ok: Array, nan_bad: Array, inf_bad: Array, size: Array) -> i
 
 
 def _max_ulp(result: torch.Tensor, expected: torch.Tensor, finite: Array) -> int | None:
-    """Largest number of representable steps between two finite values of one floating type."""
+    """Return the largest number of representable steps between two finite values of one type."""
     if result.dtype != expected.dtype or not (result.is_floating_point() or result.is_complex()):
         return None
     if result.is_complex():
@@ -355,7 +360,9 @@ _BITS: dict[int, torch.dtype] = {1: torch.uint8, 2: torch.int16, 4: torch.int32,
 
 
 def _sign_and_steps(tensor: torch.Tensor) -> tuple[Array, Array]:
-    """The sign and the distance from zero in representable steps: the bits below the sign."""
+    """Split values into sign and distance from zero in representable steps (the bits below the
+    sign).
+    """
     width = tensor.element_size()
     bits = tensor.contiguous().view(_BITS[width]).numpy().view(f"u{width}").astype(np.uint64)
     top = np.uint64(1 << (8 * width - 1))

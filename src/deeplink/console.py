@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables for a terminal: one look for every report."""
+"""Tables for a terminal, in one style for every report."""
 
 import contextlib
 import io
@@ -19,7 +19,7 @@ from deeplink.i18n import translated
 
 # Columns of names, which a reader copies: never broken over two lines.
 NO_WRAP = ("vendor", "name", "check", "status", "time", "from")
-# Columns of dotted paths of modules, whose last names identify the module: on one line each.
+# Columns of dotted module paths, whose last names identify the module: on one line each.
 PATHS = ("module", "layer")
 STYLES = {
     "ok": "green",
@@ -34,7 +34,7 @@ STYLES = {
 def table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: bool = False
 ) -> Table:
-    """A table of plain texts; a cell that is a known state gets its colour.
+    """Build a table of plain texts; a cell that holds a known state is coloured.
 
     With `numbers`, each column but the first holds numbers, which are never broken over lines.
     """
@@ -60,7 +60,7 @@ def table(
             headers[at],
             justify="right" if numbers and at > 0 else "left",
             no_wrap=unbroken[at],
-            overflow="fold",  # only the start of a path is left out
+            overflow="fold",  # only the start of a path is cut off
             width=width,
         )
     for row, looks in zip(texts, styles, strict=True):
@@ -73,7 +73,7 @@ NARROWEST = 8  # characters of a path that are shown in any case
 
 
 def _path_width(rows: Sequence[Sequence[str]], unbroken: Sequence[bool], at: int) -> int:
-    """The width of a column of paths: what the other columns, broken over lines, leave."""
+    """Return the width that the other columns, broken over lines, leave for a column of paths."""
     width = console().width
     lengths = [max(map(cell_len, texts)) for texts in zip(*rows, strict=True)]
     others = [
@@ -86,7 +86,9 @@ def _path_width(rows: Sequence[Sequence[str]], unbroken: Sequence[bool], at: int
 
 
 def _path_end(path: str, width: int) -> str:
-    """The last names of a dotted path that fit, behind an ellipsis: `…layers.15.mlp.up_proj`."""
+    """Return the last names of a dotted path that fit, after an ellipsis:
+    `…layers.15.mlp.up_proj`.
+    """
     if len(path) <= width:
         return path
     mark = ".." if console().options.ascii_only else "…"
@@ -97,11 +99,11 @@ def _path_end(path: str, width: int) -> str:
     return mark + end
 
 
-WIDTH = 100  # of a report in a file or a pipe, where nobody says how wide a line may be
+WIDTH = 100  # of a report in a file or a pipe, which has no width
 
 
 class Output(io.TextIOBase):
-    """Standard output or standard error for text of ours, which must not end the program.
+    """A stream to standard output or standard error whose failures must not end the program.
 
     Characters that the stream's encoding lacks are escaped. A stream that is closed, broken or
     absent drops the text.
@@ -146,7 +148,9 @@ class Output(io.TextIOBase):
             self._stream.flush()
 
     def _write_at_once(self, stream: Any, text: str) -> None:
-        """Write without the stream's buffer: text left in it would fail the program's exit."""
+        """Write without the stream's buffer, because text left in it would fail the
+        program's exit.
+        """
         stream.flush()
         left = memoryview(self._encodable(text).encode(self.encoding, "replace"))
         while left:
@@ -168,7 +172,7 @@ class Terminal(Console):
 
 
 def console(stderr: bool = False) -> Console:
-    """Where reports go; plain text when it is no terminal, and no guessing at markup."""
+    """Create the console of reports; plain text when it is no terminal, without markup guessing."""
     file = cast("IO[str]", Output(stderr))
     made = Terminal(file=file, stderr=stderr, highlight=False, markup=False, soft_wrap=False)
     if not made.is_terminal and not settings.columns():

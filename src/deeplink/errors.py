@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error of the project: what was asked, what was found, what is allowed, and a hint."""
+"""All errors of the project. A message states what was requested, found and allowed, and a hint."""
 
 from collections.abc import Iterable
 
@@ -7,8 +7,8 @@ from deeplink.i18n import _, joined
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for an unknown name: the most similar known name, else all of them."""
-    import difflib  # rarely needed
+    """Return a hint for an unknown name: the most similar known name, else all known names."""
+    import difflib  # imported on demand: rarely needed
 
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1)
@@ -18,10 +18,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 class DeeplinkError(RuntimeError):
-    """The base of all; its text is the message and, when there is one, a `Hint:` line."""
+    """Base class of all errors; its text is the message, followed by a `Hint:` line if there is
+    one.
+    """
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message, hint)  # both in args: the error survives pickling
+        super().__init__(message, hint)  # args hold both, so that the error can be pickled
         self.message = message
         self.hint = hint
 
@@ -32,19 +34,19 @@ class DeeplinkError(RuntimeError):
 
 
 class NoVendorError(DeeplinkError):
-    """The vendor that was asked for is not installed, or there is none to choose."""
+    """The requested vendor is not installed, or no vendor can be chosen."""
 
 
 class VendorUnavailable(DeeplinkError):
-    """Raised by a vendor's `is_available` to say why it cannot be used here."""
+    """Raised by a vendor's `is_available` with the reason why it cannot be used on this machine."""
 
 
 class VendorBrokenError(DeeplinkError):
-    """The vendor that was asked for is installed, but fails by an error of its own."""
+    """The requested vendor is installed, but its code raises an error."""
 
 
 class SettingError(DeeplinkError):
-    """A setting has a value that it does not allow."""
+    """A setting has a value that is not allowed."""
 
 
 class BuildError(DeeplinkError):
@@ -52,23 +54,23 @@ class BuildError(DeeplinkError):
 
 
 class ConfigError(DeeplinkError):
-    """A convert_config.yaml says something that cannot be; the text starts with file and line."""
+    """A convert_config.yaml has an invalid entry; the message starts with file and line."""
 
 
 class SignatureError(DeeplinkError):
-    """A kernel does not take the arguments of its op."""
+    """A kernel's parameters do not match those of its op."""
 
 
 class LibraryError(DeeplinkError):
-    """A vendor's shared library cannot be loaded, or speaks another ABI."""
+    """A vendor's shared library cannot be loaded, or has another ABI version."""
 
 
 class KernelError(DeeplinkError):
-    """A vendor's kernel failed, or returned what its op does not return."""
+    """A vendor's kernel failed, or its results do not match the declaration of its op."""
 
 
 class NoKernelError(DeeplinkError, NotImplementedError):
-    """An op has no way to run on a vendor: no kernel, no decomposition, no fallback."""
+    """An op cannot run on a vendor: it has no kernel, no decomposition and no fallback."""
 
 
 class UnknownOpError(DeeplinkError, LookupError):
@@ -76,7 +78,7 @@ class UnknownOpError(DeeplinkError, LookupError):
 
 
 class OpUnavailableError(DeeplinkError):
-    """The op is declared, but the installed torch lacks what its meaning is made of."""
+    """The op is declared, but the installed torch lacks a function that its meaning needs."""
 
 
 class OpDeclarationError(DeeplinkError):
@@ -84,16 +86,16 @@ class OpDeclarationError(DeeplinkError):
 
 
 class NoBackendError(DeeplinkError, LookupError):
-    """torch.compile has no backend of that name, or it is not one of dicp's."""
+    """torch.compile has no backend of that name, or the backend is not one of dicp's."""
 
 
 class MissingCompilerError(DeeplinkError):
-    """A backend's compiler is not installed here."""
+    """The compiler of a backend is not installed."""
 
 
 class CompileError(DeeplinkError):
-    """A graph could not be compiled; the text names the operator and the user's line."""
+    """A graph could not be compiled; the message names the operator and the user's line."""
 
 
 class VerifyError(DeeplinkError):
-    """What a compiled partition computed is not what eager computes."""
+    """The result of a compiled partition differs from the result of eager mode."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device, the vendor and the versions that a record or a report was made with."""
+"""The device, vendor and versions under which a record or a report was produced."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ CPU = "cpu"
 class Identity:
     """The device that a program ran on, its vendor, and the versions."""
 
-    vendor: str  # its name; "" where none is installed for the device
+    vendor: str  # vendor name; "" where no vendor is installed for the device
     label: str  # "reference device (CPU)"
-    device: str  # its torch device type: "dipu"
+    device: str  # torch device type: "dipu"
     torch: str
     python: str
     host: str
@@ -32,7 +32,7 @@ class Identity:
         return f"{self.label} (device {self.device}), torch {self.torch}, python {self.python}"
 
     def same_device(self, other: Identity) -> bool:
-        """Whether both were made on one kind of device, so that both have its faults."""
+        """Whether both records come from one kind of device, and so share its faults."""
         return (self.vendor, self.device) == (other.vendor, other.device)
 
     def as_dict(self) -> dict[str, str]:
@@ -40,25 +40,25 @@ class Identity:
 
 
 def current(device: str = "") -> Identity:
-    """Identify the device in use, or the device of this torch type: "cpu" is the CPU itself."""
+    """Identify the device in use, or the device of a torch device type; "cpu" is the CPU itself."""
     used = vendors.find(CPU) if device == CPU else None
     vendor = used.vendor if used is not None else _in_use()
     if vendor is None or (device not in ("", "cuda", vendor.device)):
         name, label, kind = "", device or CPU, device or CPU
-    else:  # under ditorch the program's name of the device is "cuda"
+    else:  # under ditorch the program sees the device as "cuda"
         name, label, kind = vendor.name, vendor.label, vendor.device
     return Identity(name, label, kind, _torch(), platform.python_version(), platform.node())
 
 
 def chosen() -> Identity:
-    """Identify the device that programs started from here run on; loads nothing of it."""
+    """Identify the device of programs that are started from here, without loading it."""
     vendor = vendors.choose().vendor
     versions = _torch(), platform.python_version()
     return Identity(vendor.name, vendor.label, vendor.device, *versions, platform.node())
 
 
 def read(found: Mapping[str, Any]) -> Identity | None:
-    """The identity in what a record says of itself; None: an older record, which has none."""
+    """Read the identity from the header of a record; None for an older record without one."""
     names = tuple(Identity.__dataclass_fields__)
     if not all(isinstance(found.get(name), str) for name in names):
         return None

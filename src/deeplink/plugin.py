@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vendors whose device a package of theirs, or their own build of torch, already brings.
+"""Vendors whose device comes with their torch plug-in package or their own build of torch.
 
-Nothing of a vendor is imported to learn whether it is installed.
+Whether a vendor is installed is checked without importing any of its code.
 """
 
 import importlib
@@ -25,7 +25,9 @@ def from_package(
     gaps: str = "",
     native_cuda: bool = False,
 ) -> Vendor:
-    """A vendor whose package, the first installed one of `packages`, makes `torch.<device>`."""
+    """Describe a vendor whose package, the first installed one of `packages`, adds
+    `torch.<device>`.
+    """
     package = next((name for name in packages if is_installed(name)), packages[0])
     return Vendor(
         name,
@@ -43,13 +45,15 @@ def from_package(
 
 @dataclass(frozen=True)
 class Marks:
-    """What tells a chip that presents itself as CUDA from NVIDIA's; one that is found suffices."""
+    """Signs that distinguish a chip that presents itself as CUDA from NVIDIA's; one
+    sign suffices.
+    """
 
-    build: str = ""  # how the local part of its torch's version begins: "metax" of 2.8.0+metax3.5
-    attribute: str = ""  # a name that only its torch has
+    build: str = ""  # prefix of the local part of its torch's version: "metax" of 2.8.0+metax3.5
+    attribute: str = ""  # an attribute that only its torch has
     node: str = ""  # the device node of its driver
-    devices: tuple[str, ...] = ()  # how its devices' names begin; seen once CUDA is initialised
-    hip: bool = False  # whether its torch is a HIP build; needed, and not enough
+    devices: tuple[str, ...] = ()  # prefixes of its device names; readable once CUDA is initialised
+    hip: bool = False  # whether its torch is a HIP build; necessary, not sufficient
 
 
 def presenting_as_cuda(
@@ -60,7 +64,7 @@ def presenting_as_cuda(
     fused: str = "",
     visible_devices: str = "CUDA_VISIBLE_DEVICES",
 ) -> Vendor:
-    """A vendor whose own build of torch calls its chips `cuda`."""
+    """Describe a vendor whose own build of torch calls its chips `cuda`."""
     return Vendor(
         name,
         "cuda",
@@ -74,7 +78,7 @@ def presenting_as_cuda(
 
 
 def is_installed(package: str) -> bool:
-    """Whether a top-level package could be imported; it is not."""
+    """Whether a top-level package could be imported; does not import it."""
     return importlib.util.find_spec(package) is not None
 
 
@@ -84,7 +88,7 @@ def _package_check(
     def is_available() -> bool:
         if not is_installed(package):
             raise VendorUnavailable(f"{' or '.join(packages)} is not installed")
-        # torch first: a plug-in expects it; the plug-in's own error is the vendor's state
+        # import torch first, which a plug-in expects; an error of the plug-in is the vendor's state
         torch = importlib.import_module("torch")
         importlib.import_module(package)
         module = getattr(torch, device, None)
@@ -93,7 +97,7 @@ def _package_check(
         if module.device_count() == 0:
             raise VendorUnavailable(
                 f"{package} is installed and sees no device",
-                f"look at its driver, and at {visible_devices}.",
+                f"check its driver, and {visible_devices}.",
             )
         return True
 
@@ -101,7 +105,9 @@ def _package_check(
 
 
 def _is_marked(maker: str, marks: Marks, visible_devices: str) -> bool:
-    """Asks for facts that need no context on a device; raises with the one that is missing."""
+    """Check for signs that need no context on a device; raise VendorUnavailable with the missing
+    one.
+    """
     import torch  # heavy, and only needed here
 
     if not torch.backends.cuda.is_built():
@@ -110,13 +116,13 @@ def _is_marked(maker: str, marks: Marks, visible_devices: str) -> bool:
         raise VendorUnavailable(f"this torch build ({torch.__version__}) is not a HIP build")
     if not any(_evidence(marks)):
         raise VendorUnavailable(
-            f"nothing says that the chips are {maker}'s: {_sought(marks)}",
+            f"no sign shows that the chips are {maker}'s: {_sought(marks)}",
             f"{VARIABLE}=cuda serves them as they are.",
         )
     if torch.cuda.device_count() == 0:
         raise VendorUnavailable(
             f"torch is {maker}'s and sees no device",
-            f"look at its driver, and at {visible_devices}.",
+            f"check its driver, and {visible_devices}.",
         )
     return True
 
@@ -128,15 +134,15 @@ def _evidence(marks: Marks) -> Iterable[bool]:
     yield bool(marks.build) and local.startswith(marks.build)
     yield bool(marks.attribute) and hasattr(torch, marks.attribute)
     yield bool(marks.node) and Path(marks.node).exists()
-    # a device's name needs a context, and making one is not ours to decide
+    # a device's name needs a context, which this check must not create
     if marks.devices and torch.cuda.is_initialized():
         yield torch.cuda.get_device_name(0).startswith(marks.devices)
 
 
 def _sought(marks: Marks) -> str:
-    """What was looked for, and not found."""
+    """Describe the signs that were checked, for a message."""
     sought = [
-        f"torch's version does not say +{marks.build}" if marks.build else "",
+        f"torch's version does not contain +{marks.build}" if marks.build else "",
         f"torch has no {marks.attribute!r}" if marks.attribute else "",
         f"there is no {marks.node}" if marks.node else "",
         f"no device is known to be named {' or '.join(marks.devices)}" if marks.devices else "",

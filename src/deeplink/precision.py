@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How exact a device's products may be: as the program allows it, and as its libraries are.
+"""The precision of a device's products: what the program allows and what its libraries use.
 
-A vendor's module (`Vendor.precision`) has one function, `precision()`, asked at each call: programs
-change such settings as they go.
+A vendor's module (`Vendor.precision`) has one function, `precision()`. It is called for each call
+of an operator, because programs change such settings while they run.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from deeplink import vendor
 
 @dataclass(frozen=True)
 class Factors:
-    """What the factors of products are rounded to: so many digits, the hidden one counted."""
+    """The number of digits, including the hidden one, that factors of products are rounded to."""
 
     format: str
     digits: int
-    allowed_by: str  # the setting
+    allowed_by: str  # name of the setting that allows it
 
     @property
     def roundoff(self) -> float:
@@ -29,23 +29,25 @@ class Factors:
 
 
 def tf32(allowed_by: str) -> Factors:
-    """Ten bits of a float32's 23 are left."""
+    """Return the factors of TF32, which keep ten of a float32's 23 bits."""
     return Factors("TF32", 11, allowed_by)
 
 
 @dataclass(frozen=True)
 class Sums:
-    """A type in which partial sums of products of this type may be stored on the way."""
+    """A type in which partial sums of products of a given type may be stored."""
 
     format: str
-    allowed_by: str  # the setting
+    allowed_by: str  # name of the setting that allows it
 
 
 @dataclass(frozen=True)
 class Precision:
-    """What is allowed for each kind of product (None: float32 is float32), what the tanh and
-    sigmoid inside of recurrent layers err, relatively, where that is more than rounding, and
-    which narrow types the partial sums of matrix products may be stored in.
+    """The allowed precision by kind of product; None: full float32.
+
+    It includes the relative error of tanh and sigmoid inside of recurrent layers, where that is
+    more
+    than rounding, and the narrow types in which partial sums of matrix products may be stored.
     """
 
     matmul: Factors | None = None
@@ -59,7 +61,7 @@ EXACT = Precision()
 
 
 def of_device(kind: str) -> Precision:
-    """What holds now on a kind of device."""
+    """Return the precision in force on a kind of device."""
     return _asked(kind)()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts need to know of tensors, beyond torch."""
+"""Functions on tensors that torch lacks and several packages need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def bytes_of(tensor: Tensor) -> bytes:
-    """Its values as they lie in contiguous memory, in the order of its indices."""
+    """Return a tensor's values in contiguous memory, in the order of its indices."""
     flat = tensor.detach().cpu().contiguous()
     # a single element may have any stride, and counts as contiguous
     return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8).numpy().tobytes()

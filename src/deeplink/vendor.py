@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vendors: the record that describes one, finding the installed ones, choosing one.
+"""Vendors: the record that describes one, discovery of the installed ones, the choice of one.
 
-A vendor comes in by an entry point of the group `deeplink.vendors`, in the tree or outside it.
+A vendor registers itself by an entry point of the group `deeplink.vendors`, in the tree or outside.
 """
 
 import difflib
@@ -25,39 +25,40 @@ Status = Literal["available", "unavailable", "broken"]
 
 @dataclass(frozen=True)
 class Vendor:
-    """One kind of device. All names but the first two are loaded only when they are needed.
+    """One kind of device. Modules named here are imported only on use.
 
-    `is_available` returns False or raises VendorUnavailable with the reason; it is asked often
-    and must not initialise the device.
+    `is_available` returns False or raises VendorUnavailable with the reason. It is called often, so
+    it
+    must be fast and must not initialise the device.
     """
 
     name: str
-    device: str  # the torch device type: "cuda", "npu", "dipu", …
+    device: str  # torch device type: "cuda", "npu", "dipu", …
     is_available: Callable[[], bool]
     _: KW_ONLY
-    device_module: str = ""  # the module that brings the device to torch
-    runtime: str = ""  # the module that fills in torch_dipu's Runtime
-    kernels: str = ""  # the module of the kernels of diopi ops
-    fused: str = ""  # the module of the kernels of fused ops
-    graph: str = ""  # the module of the torch.compile back end
-    statistics: str = ""  # the module that reduces many tensors at once, for op_tools
-    precision: str = ""  # the module that tells how exact the program lets products be
-    gaps: str = ""  # the file of what is missing, with reasons
-    collective: str = ""  # the name of the torch.distributed back end
-    build: str = ""  # a module with `state() -> dict[str, str]`, about its native build
-    accelerator: bool = True  # whether it may be chosen without being asked for
-    native_cuda: bool = False  # not NVIDIA's, and "cuda" to torch: goes before plain cuda
-    visible_devices: str = ""  # the environment variable that says which devices are seen
-    transfer_tools: tuple[str, ...] = ()  # the modules of its own tools that migrate CUDA code
-    note: str = ""  # what a reader of a report should know about what ran here
+    device_module: str = ""  # module that registers the device with torch
+    runtime: str = ""  # module whose `runtime()` implements torch_dipu's Runtime
+    kernels: str = ""  # module of the kernels of diopi ops
+    fused: str = ""  # module of the kernels of fused ops
+    graph: str = ""  # module of the torch.compile backend
+    statistics: str = ""  # module that reduces many tensors at once, for op_tools
+    precision: str = ""  # module that reports the precision that the program allows for products
+    gaps: str = ""  # file of known gaps, with reasons
+    collective: str = ""  # name of the torch.distributed backend
+    build: str = ""  # module with `state() -> dict[str, str]`, about its native build
+    accelerator: bool = True  # whether it may be chosen automatically
+    native_cuda: bool = False  # not NVIDIA's, and "cuda" to torch: preferred to plain cuda
+    visible_devices: str = ""  # environment variable that selects the visible devices
+    transfer_tools: tuple[str, ...] = ()  # modules of the vendor's own tools that migrate CUDA code
+    note: str = ""  # remark for reports about what computes here
 
     @property
     def label(self) -> str:
-        """How reports call it: the note when there is one, else the name."""
+        """The name in reports: the note when there is one, else the name."""
         return self.note or self.name
 
     def gaps_file(self) -> Path | None:
-        """Its gaps.toml, where it has one."""
+        """Path of the vendor's gaps.toml; None if it has none."""
         if not self.gaps:
             return None
         package, _, rest = self.gaps.partition("/")
@@ -66,7 +67,7 @@ class Vendor:
 
 @dataclass(frozen=True)
 class Found:
-    """One installed vendor and how it stands; `vendor` is None when its record did not load."""
+    """One installed vendor and its state; `vendor` is None when its record did not load."""
 
     name: str
     vendor: Vendor | None
@@ -77,26 +78,30 @@ class Found:
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen vendor, and why this one."""
+    """The chosen vendor and the reason for the choice."""
 
     vendor: Vendor
     why: str
 
 
 def discover() -> list[Found]:
-    """Every installed vendor, by name. Never raises: a broken one is a row with its error."""
+    """List every installed vendor by name. Never raises: a broken one is a row with its error."""
     points = importlib.metadata.entry_points(group=GROUP)
     return [_found(name, list(points.select(name=name))) for name in sorted(points.names)]
 
 
 def find(name: str) -> Found | None:
-    """One installed vendor; no other one's code runs, so no other one takes torch's device slot."""
+    """Find one installed vendor without running code of others, which might register
+    their devices.
+    """
     points = importlib.metadata.entry_points(group=GROUP, name=name)
     return _found(name, list(points)) if points else None
 
 
 def module_for(device: str, part: str) -> str:
-    """The module of this part (`statistics`, …) for a kind of device; "": no vendor has one."""
+    """Return the module of a part (`statistics`, …) for a kind of device; "" if no
+    vendor has one.
+    """
     rows = [row.vendor for row in discover() if row.vendor and row.status == "available"]
     return next((m for one in rows if one.device == device and (m := getattr(one, part))), "")
 
@@ -114,16 +119,16 @@ def load_device(vendor: Vendor, *, any_chip: bool = False) -> None:
     owner = getattr(module, "VENDOR", vendor)
     if vendor.runtime and owner.name != vendor.name and not any_chip:
         raise VendorUnavailable(
-            f"vendor {vendor.name!r} was asked for, but device {vendor.device!r} of this process "
+            f"vendor {vendor.name!r} was requested, but device {vendor.device!r} of this process "
             f"is vendor {owner.name!r} already.",
             f"set {VARIABLE}={vendor.name} before {vendor.device_module} is imported.",
         )
 
 
 def choose(name: str | None = None) -> Choice:
-    """The vendor asked for by name or DEEPLINK_VENDOR, else an accelerator, else reference."""
+    """Choose the vendor of this name or of DEEPLINK_VENDOR, else an accelerator, else reference."""
     if name:
-        return Choice(_asked(name), f"asked for by name: {name}")
+        return Choice(_asked(name), f"requested by name: {name}")
     wanted = settings.DEEPLINK_VENDOR.get()
     if wanted:
         return Choice(_asked(wanted), f"{VARIABLE}={wanted}")
@@ -134,19 +139,21 @@ _active: Vendor | None = None
 
 
 def active() -> Vendor | None:
-    """The vendor whose device represents CUDA in this process; None without ditorch."""
+    """Return the vendor whose device represents CUDA in this process; None without ditorch."""
     return _active
 
 
 def set_active(vendor: Vendor | None) -> None:
-    """Called by ditorch when it activates a vendor's device and when it undoes that."""
+    """Record the active vendor; ditorch calls this when it activates a device and when it undoes
+    that.
+    """
     global _active
     _active = vendor
 
 
 @contextmanager
 def using(name: str) -> Iterator[None]:
-    """Choose a vendor for the block and the processes that it starts: what `--vendor NAME` means.
+    """Choose a vendor for the block and its child processes, as `--vendor NAME` does.
 
     Enter it before anything loads a device. "" changes nothing. Raises as `choose` does when the
     vendor is not installed or not available.
@@ -185,7 +192,7 @@ def _automatic(rows: list[Found]) -> Choice:
     usable = [row.vendor for row in rows if row.vendor and row.status == "available"]
     broken = [f"{row.name} ({row.reason})" for row in rows if row.status == "broken"]
     also = f"; broken: {_list(broken)}" if broken else ""
-    # a chip that presents itself as cuda is available beside plain cuda, and says more
+    # a chip that presents itself as cuda is available in addition to plain cuda, and more specific
     for vendor in sorted(usable, key=lambda vendor: not vendor.native_cuda):
         if vendor.accelerator:
             return Choice(vendor, f"the first available accelerator{also}")
@@ -212,7 +219,8 @@ def _found(name: str, points: list[importlib.metadata.EntryPoint]) -> Found:
         return broken(f"{len(points)} entry points have this name, in: {distribution}")
     try:
         vendor = points[0].load()
-    except Exception as error:  # another's module: whatever it raises is reported as its state
+    # another package's module: whatever it raises is reported as its state
+    except Exception as error:
         return broken(_error(error))
     if not isinstance(vendor, Vendor):
         return broken(f"{points[0].value} is of type {type(vendor).__name__}, not Vendor")
@@ -223,10 +231,16 @@ def _found(name: str, points: list[importlib.metadata.EntryPoint]) -> Found:
     except VendorUnavailable as error:
         reason = "; ".join(part.rstrip(".") for part in (error.message, error.hint) if part)
         return Found(name, vendor, "unavailable", reason, distribution)
-    except Exception as error:  # another's code, as above
+    except Exception as error:  # another package's code, as above
         return broken(_error(error), vendor)
     if not available:
-        return Found(name, vendor, "unavailable", "it says no, without a reason", distribution)
+        return Found(
+            name,
+            vendor,
+            "unavailable",
+            "is_available() returns False, without a reason",
+            distribution,
+        )
     return Found(name, vendor, "available", "", distribution)
 
 

@@ -192,7 +192,7 @@ def test_without_a_compiler_the_error_says_what_to_do(
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(BuildError, match=r"hlir_sim needs a C\+\+20 compiler") as caught:
         build()
-    assert "looked for 'no-such-compiler', found none" in str(caught.value)
+    assert "no 'no-such-compiler' was found" in str(caught.value)
     assert "DEEPLINK_VENDOR=cpu" in caught.value.hint
 
 

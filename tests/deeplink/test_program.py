@@ -63,7 +63,7 @@ def test_the_line_that_starts_a_program() -> None:
         ("python", "python names no program"),
         ("python -u", "python -u names no program"),
         ("-m", "-m needs the name of a module"),
-        ("nowhere.py", r"no script 'nowhere.py'.\nHint: looked for it from /"),
+        ("nowhere.py", r"no script 'nowhere.py'.\nHint: the working directory is /"),
         ("python nowhere.py", "no script 'nowhere.py'"),
     ],
 )

@@ -78,7 +78,7 @@ def test_rows_are_sorted_by_name(install: Install) -> None:
         (
             "vendor = Vendor('acme', 'cpu', lambda: False)",
             "unavailable",
-            "it says no, without a reason",
+            "is_available() returns False, without a reason",
         ),
         (
             "from deeplink.errors import VendorUnavailable\n"
@@ -122,7 +122,7 @@ def test_choosing_by_name_and_by_environment(
     monkeypatch.setenv("DEEPLINK_VENDOR", "acme")
     assert (choose().vendor.name, choose().why) == ("acme", "DEEPLINK_VENDOR=acme")
     chosen = choose("other")  # the argument goes before the environment
-    assert (chosen.vendor.name, chosen.why) == ("other", "asked for by name: other")
+    assert (chosen.vendor.name, chosen.why) == ("other", "requested by name: other")
 
 
 # Choosing out of given rows: what is installed on this machine does not matter.

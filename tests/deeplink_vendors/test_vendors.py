@@ -136,7 +136,7 @@ def test_a_package_is_available_when_it_sees_a_device(name: str, count: int, stu
         assert state(name) == ("available", "")
     else:
         package, variable = vendor.device_module, vendor.visible_devices
-        reason = f"{package} is installed and sees no device; look at its driver, and at {variable}"
+        reason = f"{package} is installed and sees no device; check its driver, and {variable}"
         assert state(name) == ("unavailable", reason)
 
 
@@ -198,8 +198,8 @@ def test_nobody_claims_nvidias_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     name_devices(monkeypatch, "NVIDIA H200")
     assert claims() == []
     assert state("metax")[1] == (
-        "nothing says that the chips are MetaX's: torch's version does not say +metax, no device "
-        "is known to be named MetaX; DEEPLINK_VENDOR=cuda serves them as they are"
+        "no sign shows that the chips are MetaX's: torch's version does not contain +metax, no "
+        "device is known to be named MetaX; DEEPLINK_VENDOR=cuda serves them as they are"
     )
 
 
@@ -224,7 +224,7 @@ def test_a_build_of_torch_says_whose_it_is(
     assert claims() == [name]
     cuda_build(monkeypatch, version, hip=hip, count=0)
     assert claims() == []
-    assert "sees no device; look at its driver" in state(name)[1]
+    assert "sees no device; check its driver" in state(name)[1]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flight records of several ranks read together: who is missing in a collective that hangs."""
+"""Diagnosis of a hanging collective from the flight records of all ranks: which rank is missing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 
 from deeplink.errors import DeeplinkError
 
-Entry = dict[str, Any]  # of a record: group, sequence, operation, inputs, outputs, state, where, …
+# one collective: group, sequence, operation, inputs, outputs, state, where, …
+Entry = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Record:
-    """What one rank wrote: its last collectives, oldest first."""
+    """The flight record of one rank: its last collectives, oldest first."""
 
     rank: int
     size: int
@@ -26,7 +27,7 @@ class Record:
     entries: list[Entry]
 
     def last(self, group: str) -> Entry | None:
-        """The last collective that it called in a group."""
+        """Return the last collective that the rank called in a group."""
         own = [e for e in self.entries if e["group"] == group and e["sequence"]]
         return own[-1] if own else None
 
@@ -36,7 +37,7 @@ class Record:
 
 
 def read(folder: Path) -> list[Record]:
-    """The records in a folder, by rank."""
+    """Read the flight records of a folder, ordered by rank."""
     files = sorted(folder.glob("rank-*.json"))
     if not files:
         raise DeeplinkError(
@@ -57,14 +58,14 @@ def _record(file: Path) -> Record:
 
 
 def name(entry: Entry) -> str:
-    """`all_reduce #7 Float[4]`, as far as it is known."""
+    """Format a collective for a message: `all_reduce #7 Float[4]`; unknown parts are left out."""
     sizes = ", ".join(entry["inputs"] or entry["outputs"])
     number = f" #{entry['sequence']}" if entry["sequence"] else ""
     return f"{entry['operation'].lower()}{number} {sizes}".rstrip()
 
 
 def diagnose(records: Sequence[Record]) -> list[str]:
-    """What keeps the ranks from going on, a line for each finding; none: nothing is pending."""
+    """Explain why ranks are blocked, one line per finding; empty when no collective is pending."""
     found = [line for record in records for line in _one_to_one(record)]
     here = {record.rank: record for record in records}
     groups = {e["group"]: None for record in records for e in record.entries}
@@ -99,7 +100,7 @@ def _of_group(group: str, here: dict[int, Record]) -> list[str]:
 def _others(
     group: str, here: dict[int, Record], front: int, waiting: dict[int, Entry], about: str
 ) -> list[str]:
-    """Ranks that called something else where the others called this."""
+    """Report ranks that called another collective than the waiting ranks."""
     some = waiting[min(waiting)]
     found = []
     for rank, record in here.items():
@@ -111,7 +112,9 @@ def _others(
 
 
 def _same_sizes(one: Entry, other: Entry) -> bool:
-    """Of roots and lists the two sides differ by right; of these they do not."""
+    """Whether two collectives agree in sizes. Root and list operations differ
+    legitimately by rank.
+    """
     if not one["operation"].startswith(("ALLREDUCE", "BROADCAST", "REDUCE")):
         return True
     return bool(one["inputs"] == other["inputs"] and one["outputs"] == other["outputs"])
@@ -123,12 +126,12 @@ def _waits(entry: Entry) -> bool:
 
 def _what_last(entry: Entry | None) -> str:
     if entry is None:
-        return "it has called nothing in this group"
+        return "it has called no collective in this group"
     return f"its last is {name(entry)}, {entry['state']}{_at(entry)}"
 
 
 def _at(entry: Entry) -> str:
-    """The line of a collective, where it is known: DDP's buckets have none."""
+    """Format the source line of a collective; "" when it is unknown, as for DDP's buckets."""
     return f" ({entry['where']})" if entry["where"] else ""
 
 

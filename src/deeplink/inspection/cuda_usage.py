@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program uses of CUDA, read from its source: torch.cuda, CUDA C++, Triton, packages.
+"""The CUDA features that a program's source uses: torch.cuda, CUDA C++, Triton, CUDA packages.
 
-Nothing of the program runs. Whether the chosen device serves a name is ditorch's to say.
+Nothing of the program runs. ditorch decides whether the chosen device supports a name.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 
 from deeplink.errors import DeeplinkError
 
-# What torch.cuda's table cannot answer: by the module that is imported, what it is, what to do.
+# CUDA dependencies outside of torch.cuda: (kind, advice) by the module that is imported.
 SDPA = "use torch.nn.functional.scaled_dot_product_attention, or the vendor's build of the package"
-BUILD = "look for the vendor's build of the package"
+BUILD = "install the vendor's build of the package"
 PACKAGES = {
     "triton": ("Triton kernels", "use torch operators, or the vendor's build of Triton"),
     "flash_attn": ("a package with CUDA binaries", SDPA),
@@ -44,7 +44,7 @@ SOURCES = (".cu", ".cuh")
 
 @dataclass(frozen=True)
 class Use:
-    """A name of torch.cuda in a file, with the lines."""
+    """A name of torch.cuda that a file uses, with the lines."""
 
     name: str
     file: str
@@ -53,7 +53,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Foreign:
-    """Code of a program that is CUDA's own, which no table of names covers."""
+    """CUDA-specific code of a program that no table of torch.cuda's names covers."""
 
     name: str  # "flash_attn", "@triton.jit", "load_inline"
     what: str
@@ -64,7 +64,7 @@ class Foreign:
 
 @dataclass(frozen=True)
 class Found:
-    """What was read of a program."""
+    """The CUDA features that a scan found."""
 
     uses: list[Use]
     foreign: list[Foreign]
@@ -136,11 +136,11 @@ def _cpp(file: str, line: int) -> tuple[str, str, int, str]:
 
 
 class _Names:
-    """The full names of modules and of what is taken from them, in one file."""
+    """The full names of the modules and names that one file imports."""
 
     def __init__(self, tree: ast.AST) -> None:
-        self.imported: list[tuple[str, int]] = []  # modules, and what is imported from them
-        self._short: dict[str, str] = {}  # a name of the file -> the full name
+        self.imported: list[tuple[str, int]] = []  # imported modules and names, with their lines
+        self._short: dict[str, str] = {}  # short name in the file -> full name
         self._used: list[tuple[str, int]] = []
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
@@ -154,31 +154,33 @@ class _Names:
                     self.imported.append((full, node.lineno))
                     self._short[alias.asname or alias.name] = full
         inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        for node in ast.walk(tree):  # only the longest chain of each expression
+        for node in ast.walk(tree):  # only the longest attribute chain of each expression
             if isinstance(node, ast.Attribute) and id(node) not in inner and _dotted(node):
                 self._used.append((self.full(_dotted(node)), node.lineno))
 
     def full(self, dotted: str) -> str:
-        """`F.gelu` with the module that F is."""
+        """Resolve a short name to its full name: `F.gelu` -> `torch.nn.functional.gelu`."""
         first, _, rest = dotted.partition(".")
         module = self._short.get(first, first)
         return f"{module}.{rest}" if rest else module
 
     def below(self, module: str) -> Iterator[tuple[str, int]]:
-        """The names relative to a module, by attribute or by import, with their lines."""
+        """Yield the names below a module that are used by attribute or import, with their lines."""
         for name, line in (*self.imported, *self._used):
             if name.startswith(f"{module}.") and not self._is_module(name, line):
                 yield name[len(module) + 1 :], line
 
     def _is_module(self, name: str, line: int) -> bool:
-        """Whether an import brings a module alone: what is used of it counts."""
+        """Whether an import names only the module itself, so that its attributes are counted
+        instead.
+        """
         return (name, line) in self.imported and any(
             used.startswith(f"{name}.") for used, _ in self._used
         )
 
 
 def _dotted(node: ast.expr) -> str:
-    """`a.b.c` as text; an empty text for anything but plain names."""
+    """Return `a.b.c` as text; "" for any other expression."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `deeplink doctor` finds: versions, vendors, the choice, settings, the self-test."""
+"""The checks of `deeplink doctor`: versions, vendors, the choice, settings, the self-test."""
 
 import importlib
 import importlib.metadata
@@ -15,7 +15,7 @@ from deeplink.vendor import Choice, Found, Vendor, choose, discover
 
 @dataclass
 class Report:
-    """What the doctor found; filled in as it goes, shown or written as JSON at the end."""
+    """The results of the doctor: filled step by step, then printed or written as JSON."""
 
     versions: dict[str, str]
     vendors: list[Found]
@@ -28,7 +28,7 @@ class Report:
 
 
 def examine(name: str) -> Report:
-    """What is installed and chosen; nothing is tried yet."""
+    """Collect what is installed and chosen, without using the device."""
     report = Report(_versions(), discover(), settings.in_force(), settings.unknown())
     report.problems += [row.problem for row in report.settings if row.problem]
     report.problems += [
@@ -63,16 +63,17 @@ def _versions() -> dict[str, str]:
 def _build_state(module: str) -> dict[str, str]:
     try:
         state = importlib.import_module(module).state()
-    except Exception as error:  # a vendor's module may raise anything; it is what we report
+    # a vendor's module may raise anything; the error is part of the report
+    except Exception as error:
         return {"error": f"{module}: {type(error).__name__}: {error}"}
     return {str(key): str(value) for key, value in state.items()}
 
 
 def try_device(report: Report, vendor: Vendor) -> None:
-    """Adds the checks of a device to a report."""
-    from deeplink.testing import selftest  # imports torch: not needed by the other commands
+    """Add the self-test of a vendor's device to a report."""
+    from deeplink.testing import selftest  # imports torch, which the other commands do not need
 
-    with settings.asking_for(vendor.name):  # torch_dipu serves the chip that is asked for
+    with settings.asking_for(vendor.name):  # torch_dipu loads the chip of the vendor that is set
         report.checks.extend(selftest.run(vendor))
     report.problems += [
         f"self-test {check.name}: {check.detail}" for check in report.checks if not check.ok
@@ -80,7 +81,7 @@ def try_device(report: Report, vendor: Vendor) -> None:
 
 
 def plain(report: Report) -> dict[str, Any]:
-    """A report as JSON can write it."""
+    """Convert a report to values that JSON can hold."""
     chosen = report.chosen
     return {
         "versions": report.versions,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who runs each operator of a vendor's device, as `deeplink doctor --ops` shows it."""
+"""The implementation of each operator of a vendor's device, for `deeplink doctor --ops`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from deeplink.vendor import Vendor
 
 
 def rows_of(vendor: Vendor, pattern: str = "") -> list[Any]:
-    """The rows of the overloads that match: "add", "add.out", or a regular expression."""
+    """Return the rows of the overloads that match: "add", "add.out", or a regular expression."""
     device = importlib.import_module(vendor.device_module) if vendor.device_module else None
     tell = getattr(getattr(device, "dipu", None), "operator_table", None)
     if tell is None:
         raise DeeplinkError(
-            f"{vendor.label} does not tell who runs its operators; all of them come with "
+            f"{vendor.label} does not report how its operators run; all of them are part of "
             f"{vendor.device_module or 'torch'}.",
             hint="`deeplink doctor --vendor reference --ops` does.",
         )
@@ -37,7 +37,7 @@ def _matches(expression: re.Pattern[str], overload: str) -> bool:
 
 
 def summary(rows: Sequence[Any]) -> list[tuple[str, int]]:
-    """How many overloads are run by whom, most first."""
+    """Count the overloads of each kind of implementation, most frequent first."""
     return Counter(row.by for row in rows).most_common()
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The judge: is a result right? Two tensors and what rounding may do in, one verdict out. Pure.
+"""Decide whether a result is correct: two tensors and a rounding model in, one verdict out. Pure.
 
     verdict = judge(result, reference, run_envelope=…, run_plain=…)
     if not verdict.passed:
         print(verdict)  # 3 of 512 elements differ by more than rounding allows. Worst at [0, 7]: …
 
-The default is the calibrated rule (`calibrated.py`); `standards.py` has the named ones.
+The default is the calibrated rule (`calibrated.py`); `standards.py` has the named rules.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def judge(
     run_surer: Callable[[], Tensor | None] = lambda: None,
     computed_in: torch.dtype | None = None,
 ) -> Verdict:
-    """The verdict on a result, both tensors on the CPU; see `Evidence` for what else is given.
+    """Judge a result against a reference, both on the CPU; `Evidence` explains the other arguments.
 
-    With a `tolerance` (atol, rtol) torch.allclose decides, whatever the standard. Whole numbers
-    and bools are right when they are equal, unless there is one.
+    With a `tolerance` (atol, rtol) torch.allclose decides, whatever the standard. Without one,
+    integers and bools are correct only when they are equal.
     """
     result, reference = result.detach(), reference.detach()
     if result.dtype == torch.complex32:  # torch cannot compare it
@@ -71,7 +71,7 @@ def judge(
 
 
 def _same_kind(result: torch.dtype, reference: torch.dtype) -> bool:
-    """A reference of a floating result may be of a wider type; whole numbers have their own."""
+    """Whether the types are comparable: a floating reference may be wider than its result."""
     if is_inexact(result) and is_inexact(reference):
         return result.is_complex == reference.is_complex
     return result == reference

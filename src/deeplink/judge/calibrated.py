@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calibrated rule: an error is held against what rounding can explain, element by element.
+"""The calibrated rule: compare each error with the error that rounding can explain.
 
     |result - reference| <= U * spacing(reference) + C * sigma
 
-and, over many elements, against the size and the bias that rounding errors have. `sigma` is the
-envelope of the call, the plain CPU run of the same type the second opinion; both are dear, and are
-asked for only when the spacing alone does not explain the error.
+Over many elements, the size and the bias of the errors are compared with those of rounding, too.
+`sigma` is the envelope of the call; the plain CPU run in the result's type is a second opinion.
+Both are expensive, and computed only when the spacing alone does not explain the error.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ from deeplink.judge.verdict import (
 )
 
 SIGMAS = 8.0  # C
-MANY = 256  # elements from which on statistics are looked at
+MANY = 256  # minimum number of elements for the statistical tests
 STEPS = {True: 1.0, False: 2.0}  # U, of half types and of the others
 RMS = {True: 1.25, False: 2.0}
-BIAS = 0.15  # of half types: rounding to nearest has none
-AS_GOOD = (1.25, 2.0)  # of the CPU's own error, rms and largest: as good as the CPU
-AS_BAD = (3.0, 4.0)  # the same where the CPU itself is outside of the bound
-CLOSE = (0.02, 4.0)  # share of the elements, and times their bound: more runs may tell otherwise
-HALF = 0.5000001  # of a step: up to here a value is rounded correctly
-FEW = 32  # elements of one binade that tell what the CPU's error is there
+BIAS = 0.15  # of half types: rounding to nearest has no bias
+# factors on the CPU's own error (rms, largest) up to which a result counts as good as the CPU's
+AS_GOOD = (1.25, 2.0)
+AS_BAD = (3.0, 4.0)  # factors where the CPU itself exceeds the bound
+# share of the elements, factor on their bound: more envelope runs may change the verdict
+CLOSE = (0.02, 4.0)
+HALF = 0.5000001  # of a step: up to here a value is correctly rounded
+FEW = 32  # minimum number of elements of one binade for an estimate of the CPU's error in it
 
 
 @dataclass(frozen=True)
@@ -59,16 +61,16 @@ class _Pair:
 
 @dataclass(frozen=True)
 class _Finding:
-    """What a rule found: the elements that are outside, or the figure that is."""
+    """The violation that a rule found: elements outside of the bound, or a statistic."""
 
     rule: str
     message: str
-    where: Tensor  # flat numbers of the elements; none: all of them together
-    ratio: float | None = None  # of a figure to its limit
+    where: Tensor  # flat indices of the elements; empty when the statistic is over all elements
+    ratio: float | None = None  # statistic / limit
 
 
 def judge(evidence: Evidence) -> Verdict:
-    """The verdict on a floating or complex result."""
+    """Judge a floating or complex result."""
     result, reference = evidence.result, evidence.reference
     quick = _quick(evidence)
     if quick is not None:
@@ -100,7 +102,10 @@ def judge(evidence: Evidence) -> Verdict:
 
 
 def _quick(evidence: Evidence) -> Verdict | None:
-    """Hot path: most healthy results are the reference, rounded, or next to it; else None."""
+    """Accept a result that is the correctly rounded reference or next to it; else return None.
+
+    Hot path: most correct results pass here.
+    """
     result, reference = evidence.result, evidence.reference
     form = FORMATS[evidence.unit]
     if result.is_complex():
@@ -117,7 +122,7 @@ def _quick(evidence: Evidence) -> Verdict | None:
         squares += float(torch.dot(scaled, scaled))
         size = scaled.abs_()
         largest = float(size.max())
-        if not largest <= STEPS[form.is_half]:  # a nan is not
+        if not largest <= STEPS[form.is_half]:  # also true for a nan
             return None
         figures.add(y, rounded)
         if form.is_half and largest > HALF:
@@ -132,14 +137,17 @@ def _quick(evidence: Evidence) -> Verdict | None:
 
 
 def next_to(count: int, largest: float, off: float, squares: float, form: Format) -> bool:
-    """Whether results are the reference, rounded, or next to it, by figures in steps of the type:
-    the largest error, how many are not rounded correctly, and the sum of squares.
+    """Whether results are the rounded reference or next to it, from statistics in steps of the
+    type:
+    the largest error, the number of elements that are not correctly rounded, the sum of squares.
     """
-    return largest <= STEPS[form.is_half] and few(count, off, squares, form)  # a nan is not
+    return largest <= STEPS[form.is_half] and few(count, off, squares, form)  # false for a nan
 
 
 def few(count: int, off: float, squares: float, form: Format) -> bool:
-    """Whether statistics need no closer look: whatever the errors that were counted are like."""
+    """Whether the errors are so few that no distribution of them can violate the
+    statistical rules.
+    """
     if count < MANY:
         return True
     if 12 * squares > RMS[form.is_half] ** 2 * count:
@@ -157,8 +165,8 @@ def _pair(result: Tensor, reference: Tensor, unit: torch.dtype) -> _Pair:
 
 
 def _is_close_call(pair: _Pair, sigma: Tensor, found: _Finding) -> bool:
-    """Whether an accusation hangs on how well a few runs tell what rounding does to an element:
-    of thousands of elements, some look much too quiet in them.
+    """Whether a violation may be an artefact of an envelope estimated from few runs: among
+    thousands of elements, some have a much too small sample deviation.
     """
     if found.rule != "bound" or found.where.numel() > CLOSE[0] * pair.r.numel():
         return False
@@ -178,7 +186,7 @@ def _flat_sigma(
 
 
 def _share(pair: _Pair, sigma: Tensor | None) -> float:
-    """How much of what is allowed errors take that are within it."""
+    """Return the share of the allowed error that the errors within the bound use."""
     error = pair.error
     each = torch.nan_to_num(error.abs() / _bound(pair, sigma), 0.0, 0.0)
     rms = _size_and_bias(pair, error, sigma)[0] / RMS[pair.form.is_half]
@@ -194,9 +202,9 @@ def _bound(pair: _Pair, sigma: Tensor | None) -> Tensor:
 
 
 def _outside(pair: _Pair, sigma: Tensor | None) -> _Finding | None:
-    """The first rule that the pair breaks, given an envelope or none."""
+    """Return the first rule that the pair violates, with or without an envelope."""
     error, bound = pair.error, _bound(pair, sigma)
-    outside = ~(error.abs() <= bound) | pair.r.isinf()  # a nan is outside
+    outside = ~(error.abs() <= bound) | pair.r.isinf()  # a nan counts as outside
     if bool(outside.any()):
         where = outside.nonzero().reshape(-1)
         found = _specials(pair, where) or _beyond(pair, where)
@@ -223,8 +231,10 @@ def _specials(pair: _Pair, where: Tensor) -> _Finding | None:
 
 
 def _overflow_allowed(y: Tensor, r: Tensor, form: Format) -> Tensor:
-    """Both infinite alike, or a reference so near the largest number that both are right."""
-    over = form.largest * (1 + form.roundoff)  # from here on a number rounds to infinity
+    """Accept infinities of equal sign, and infinity against a reference next to the
+    largest number.
+    """
+    over = form.largest * (1 + form.roundoff)  # numbers from here on round to infinity
     near = 2 * form.roundoff
     same = r.sign() == y.sign()
     infinite = y.isinf() & (r.abs() >= over * (1 - near)) & same
@@ -244,7 +254,7 @@ def _beyond(pair: _Pair, where: Tensor) -> _Finding | None:
 
 
 def _elements(pair: _Pair, count: int, what: str) -> str:
-    """`3 of 512 elements …`."""
+    """Format `3 of 512 elements …`."""
     return _("{count:,} of {total:,} elements {what}").format(
         count=count, total=pair.y.numel(), what=what
     )
@@ -277,9 +287,10 @@ def _statistics(pair: _Pair, error: Tensor, sigma: Tensor | None) -> _Finding | 
 
 
 def _size_and_bias(pair: _Pair, error: Tensor, sigma: Tensor | None) -> tuple[float, float]:
-    """Root mean square and signed mean of errors in units of what rounding would make.
+    """Return root mean square and signed mean of the errors, in units of the expected rounding
+    error.
 
-    What is rounded correctly is blamed for neither: a constant may lie far from its neighbours.
+    Correctly rounded elements count in neither: a constant may lie far from its neighbours.
     """
     if sigma is None:
         scaled = error / pair.step * math.sqrt(12)
@@ -309,7 +320,7 @@ def _same(result: Tensor, plain: Tensor) -> bool:
 
 
 def _as_good(pair: _Pair, plain: _Pair, where: Tensor) -> bool:
-    """The errors are those of the CPU, over all and among values of the same size."""
+    """Whether the errors equal those of the CPU, overall and among values of similar size."""
     mine, cpu = pair.error.abs(), plain.error.abs()
     if not (bool(mine.isfinite().all()) and bool(cpu.isfinite().all())):
         return False
@@ -323,7 +334,9 @@ def _as_good(pair: _Pair, plain: _Pair, where: Tensor) -> bool:
 
 
 def _excused(pair: _Pair, plain: _Pair, sigma: Tensor | None, found: _Finding) -> _Finding | None:
-    """What is left of a finding when the CPU's own run, in the same type, breaks the rule too."""
+    """Return what remains of a violation when the CPU's own run in the result's type violates the
+    rule, too.
+    """
     theirs = _outside(plain, sigma)
     if theirs is None:
         return found
@@ -341,7 +354,7 @@ def _excused(pair: _Pair, plain: _Pair, sigma: Tensor | None, found: _Finding) -
     no_worse = float(mine.square().mean()) <= rms**2 * float(cpu.square().mean())
     no_worse = no_worse and float(mine.max()) <= largest * float(cpu.max())
     if found.rule == "bias" and no_worse and theirs.rule == "bound":
-        return found  # inexact here and there is no reason to lean to one side
+        return found  # inexact arithmetic gives no reason for a bias
     return None if no_worse else found
 
 
@@ -349,18 +362,19 @@ def _finite(values: Tensor) -> Tensor:
     return torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
 
 
-# The verdict in words.
+# Build the verdict.
 
 
 def _passed(evidence: Evidence, rule: str, bound: float | None) -> Verdict:
-    """`bound`: the error that the rule allows; None: the error that there is."""
+    """Build a passing verdict. `bound` is the allowed error; None: the observed error."""
     verdict = with_figures(equal(evidence.result, rule), evidence.result, evidence.reference)
     return replace(verdict, bound=verdict.max_abs if bound is None else bound)
 
 
 def _allowed(pair: _Pair, sigma: Tensor | None) -> float:
-    """The bound of the element with the largest error, and half a step: `max_abs` is the difference
-    to a reference that was rounded to the result's type.
+    """Return the bound of the element with the largest error, plus half a step, because `max_abs`
+    is
+    the difference to a reference that was rounded to the result's type.
     """
     worst = int(_finite(pair.error.abs()).argmax())
     return float(_bound(pair, sigma)[worst] + pair.step[worst] / 2)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rounding alone may do to a call's results: the call again in float64, with noise.
+"""The errors that rounding alone can cause in a call's results: float64 reruns with noise.
 
 Monte-Carlo arithmetic: every primitive kernel of the call gets the rounding errors that it would
-have in float32 (the arithmetic inside of kernels of float32, float16 and bfloat16), and what one
-kernel hands to the next the error of being stored in the call's own type. The standard deviation
-over a few such runs is the envelope. Conditioning, cancellation and the length of sums come out of
-it, with no number for any operator.
+have in float32 (the arithmetic inside of kernels of float32, float16 and bfloat16). What one kernel
+hands to the next gets the error of being stored in the call's own type. The standard deviation over
+a few such runs is the envelope. It reflects conditioning, cancellation and the length of sums
+without a constant per operator.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from deeplink.judge.kernels import (
     growth,
 )
 
-SAMPLES, LONG, FEWER = 12, 300, 6  # runs; of a call with so many kernels, fewer
+SAMPLES, LONG, FEWER = 12, 300, 6  # runs; a call with more than LONG kernels has FEWER
 FLOAT32 = 2.0**-24
 FLOAT64 = 2.0**-53
 MOST_PARTS = 5  # a sum is cut into 2, 4, … 2**5 parts
-FINEST = 2.0**-48  # of what is rounded on the way in float64
+FINEST = 2.0**-48  # rounding unit of intermediate results in float64
 EVEN = (
     4 / 3
-)  # makes the errors of rounding as large, on the average, as even ones up to the roundoff
+)  # scales triangular rounding errors to the mean size of uniform errors up to the roundoff
 _WIDE = (torch.float64, torch.complex128)
 _KNOWN = EXACT | CONTRACT | REDUCE | RELATIVE | TRANSCENDENTAL
 
@@ -63,16 +63,17 @@ def envelope(
     samples: int | None = None,
     seed: int = 0,
 ) -> list[Tensor | None]:
-    """The standard deviation of each result of `run`, which computes in float64 where `reference`
-    lies.
+    """Return the standard deviation of each result of `run` under rounding noise.
 
-    `inside`: the roundoff inside of a kernel; `between`: that of the type in which one kernel
-    hands its result to the next; `entering`: that to which factors of products are rounded, as
-    autocast and TF32 do it; `convolving`: the same of convolutions, where it is more;
-    `functions`: what exp, tanh and their like err relatively, where it is more than `inside`;
+    `run` computes in float64 on the device of `reference`.
+    `inside`: the roundoff inside of a kernel;
+    `between`: the roundoff of the type in which one kernel hands its result to the next;
+    `entering`: the roundoff to which factors of products are rounded, as by autocast and TF32;
+    `convolving`: the roundoff for factors of convolutions, where it is larger than `entering`;
+    `functions`: the relative error of exp, tanh and similar, where it is larger than `inside`;
     `partial`: the roundoff of the type in which partial sums of matrix products are stored;
     `smallest`: the least positive number of the type in which results are handed on;
-    `samples`: how many runs; else a few, fewer of a long call.
+    `samples`: the number of runs; default: a few, fewer for a long call.
     """
     convolving = max(entering, convolving)
     amounts = _Amounts(inside, between, entering, convolving, functions, partial, smallest)
@@ -92,7 +93,8 @@ def envelope(
             if total is not None and value is not None and centre is not None:
                 gap = torch.nan_to_num((value.detach() - centre).abs(), 0.0, 0.0, 0.0)
                 total += gap.square()
-    upper = 1 + 1 / math.sqrt(2 * samples)  # a few samples may be all too much alike
+    # compensates that a few samples underestimate the deviation
+    upper = 1 + 1 / math.sqrt(2 * samples)
     return [None if total is None else torch.sqrt(total / samples) * upper for total in sums]
 
 
@@ -101,7 +103,7 @@ def _zeros(like: Tensor) -> Tensor:
 
 
 class _Order(TorchDispatchMode):
-    """Counts the kernels of a run, and knows which of them made its results."""
+    """A mode that counts the kernels of a run and records which kernels produced its results."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -116,15 +118,15 @@ class _Order(TorchDispatchMode):
         return out
 
     def made_last(self, results: Sequence[Tensor | None]) -> frozenset[int]:
-        """The numbers of the kernels that the results come from: the caller rounds those."""
+        """Return the numbers of the kernels that produced the results, which the caller rounds."""
         pointers = [t.untyped_storage().data_ptr() for t in results if t is not None]
         return frozenset(self._maker[p] for p in pointers if p in self._maker)
 
 
 def _written(func: Any, args: Any, kwargs: Any, out: Any) -> list[Tensor]:
-    """What a kernel computed: its results, and the arguments that it writes."""
+    """Return the tensors that a kernel computed: its results and its mutated arguments."""
     schema, values = func._schema, [out]
-    if _base(func) in EXACT:  # a copy or a view: as exact as what it was made of
+    if _base(func) in EXACT:  # copies and views are as exact as their source
         return []
     if schema.is_mutable:
         given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | kwargs
@@ -140,7 +142,7 @@ def _base(func: Any) -> str:
 
 
 def _in_place(func: Any) -> bool:
-    """A kernel that writes what it is given as its result; statistics on the way do not count."""
+    """Whether a kernel writes its result into an argument; running statistics do not count."""
     schema = func._schema
     named = {argument.name for argument in schema.arguments if argument.is_write}
     return bool(named & {"self", "out", "input"})
@@ -163,13 +165,13 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def prepare() -> None:
-    """Loads what the first envelope needs."""
+    """Load the modules that the first envelope needs."""
     _decompositions()
 
 
 @dataclass(frozen=True)
 class _Amounts:
-    """Roundoffs; see `envelope`."""
+    """The roundoffs of a noisy run; see `envelope`."""
 
     inside: float
     between: float
@@ -181,7 +183,9 @@ class _Amounts:
 
 
 class _Noise(TorchDispatchMode):
-    """Runs kernels in float64, taken apart, with the errors of a narrower arithmetic."""
+    """A mode that decomposes kernels and runs them in float64 with the errors of a
+    narrower type.
+    """
 
     def __init__(
         self, generator: torch.Generator, amounts: _Amounts, last: frozenset[int], number: int = 0
@@ -238,7 +242,7 @@ class _Noise(TorchDispatchMode):
             with self:
                 return parts(*args, **kwargs)
         except (RuntimeError, TypeError, NotImplementedError, IndexError, AttributeError):
-            return NotImplemented  # not written for these arguments: the kernel as a whole
+            return NotImplemented  # not written for these arguments: the kernel runs undecomposed
         finally:
             self._stores_product, self._stores_sums = before
 
@@ -259,7 +263,8 @@ class _Noise(TorchDispatchMode):
             self._stir(tensors[0], magnitudes[0], self._between)
         if sizes is not None:
             found = [t for t in tree_leaves(sizes) if isinstance(t, Tensor) and t.dtype in _WIDE]
-            if base in ("var_mean", "std_mean"):  # the mean errs as a sum, the other relatively
+            # the mean errs as a sum, the other result relatively
+            if base in ("var_mean", "std_mean"):
                 found = [tensors[0], *found[1:]]
             magnitudes = [t.abs() for t in found] if len(found) == len(tensors) else magnitudes
         for i, (tensor, size) in enumerate(zip(tensors, magnitudes, strict=True)):
@@ -274,8 +279,8 @@ class _Noise(TorchDispatchMode):
         return out
 
     def _split(self, out: Tensor, a: Tensor, b: Tensor, alpha: float) -> None:
-        """Adds what a matrix product errs when its sum is cut into parts, each of them stored;
-        or stored each time that one is added.
+        """Add the error of a matrix product whose sum is cut into parts that are stored in a narrow
+        type, each separately or after each addition.
         """
         parts, way = torch.randint(0, MOST_PARTS, (2,), generator=self._coins).tolist()
         length = -(-a.shape[-1] // 2 ** (parts + 1))
@@ -291,14 +296,18 @@ class _Noise(TorchDispatchMode):
         out.detach().add_(torch.nan_to_num_(total - exact, 0.0, 0.0, 0.0), alpha=alpha)
 
     def _in_two_steps(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A convolution, and then its bias: many devices store what lies between."""
+        """Run a convolution and add its bias separately: many devices round the
+        result in between.
+        """
         made = self._known("convolution", func, (*args[:2], None, *args[3:]), kwargs)
         self._round(made, self._between)
         made += args[2].view(-1, *[1] * (made.dim() - 2))
         return made
 
     def _unknown(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A kernel about which nothing is known: stable, that is exact for arguments nearby."""
+        """Run a kernel without an error model, assumed stable: exact for slightly perturbed
+        arguments.
+        """
         if not func._schema.is_mutable:
             pointwise = torch.Tag.pointwise in func.tags
             args, kwargs = tree_map(
@@ -325,8 +334,9 @@ class _Noise(TorchDispatchMode):
         return moved
 
     def _round(self, tensor: Tensor, amount: float) -> None:
-        """Stores values in a narrower type, in place: equal and near ones err alike, on a grid
-        that is moved; those that the type has are stored as they are.
+        """Round values to a narrower type, in place, on a shifted grid: equal and adjacent values
+        get
+        similar errors, and values that the type represents stay unchanged.
         """
         if amount < FINEST:
             self._stir(tensor, tensor.abs(), amount)
@@ -341,7 +351,7 @@ class _Noise(TorchDispatchMode):
         real.add_(torch.nan_to_num_(error, 0.0, 0.0, 0.0), alpha=EVEN)
 
     def _stir(self, tensor: Tensor, size: Tensor, amount: float) -> None:
-        """Adds up to ± amount * size, evenly, in place."""
+        """Add noise of up to ± amount * size, uniformly distributed, in place."""
         if not tensor.numel() or not amount:
             return
         tensor = tensor.detach()
@@ -353,8 +363,9 @@ class _Noise(TorchDispatchMode):
 
 
 def _to_nearest(values: Tensor, roundoff: float, smallest: float = 0.0) -> Tensor:
-    """Rounded to the digits of a format of this roundoff, and to multiples of its least number."""
-    unit = 1 << 53 + round(math.log2(roundoff))  # the last digit that is left, among float64's
+    """Round to the digits of a format with this roundoff, and to multiples of its least number."""
+    # the last remaining digit, as a bit pattern of float64
+    unit = 1 << 53 + round(math.log2(roundoff))
     bits = values.contiguous().view(torch.int64)
     rounded = (bits + unit // 2).bitwise_and_(-unit).view(torch.float64)
     if not smallest:
@@ -364,7 +375,7 @@ def _to_nearest(values: Tensor, roundoff: float, smallest: float = 0.0) -> Tenso
 
 
 def _fused_sizes(base: str, func: Any, args: Any, kwargs: Any) -> list[Tensor] | None:
-    """Of a sum with a product in it: the sum of the magnitudes; None for any other kernel."""
+    """Return the sum of magnitudes of a sum that contains a product; None for any other kernel."""
     word = base.removeprefix("_foreach_").rstrip("_")
     if word not in FUSED:
         return None
@@ -377,14 +388,14 @@ def _fused_sizes(base: str, func: Any, args: Any, kwargs: Any) -> list[Tensor] |
 
 
 def _factors(base: str, args: Any, kwargs: Any) -> tuple[Tensor, Tensor, float]:
-    """The two matrices of a product, and what it is multiplied by."""
+    """Return the two matrices of a product and the factor of the product."""
     first = 0 if base in ("mm", "bmm") else 1
     a, b = args[first : first + 2]
     return a.detach(), b.detach(), float(kwargs.get("alpha", 1.0))
 
 
 def _partial_sums(func: Any, args: Any, kwargs: Any, total: Tensor) -> Tensor:
-    """The size of the partial sums of a tree, all levels together."""
+    """Return the size of the partial sums of a summation tree, all levels together."""
     squares = func(args[0].square(), *args[1:], **kwargs)
     levels = math.log2(max(2, args[0].numel() / max(1, total.numel())))
     return torch.sqrt(total.square() + levels * squares)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a judge is given about one result; what is dear is made only when it is asked for."""
+"""The inputs of a judge for one result; expensive parts are computed on first use."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ def _nothing() -> None:
 
 @dataclass
 class Evidence:
-    """A result, on the host, and what it should have been.
+    """A result on the host, its reference, and functions for further evidence.
 
-    `reference`: the same call in float64, from the same (already rounded) arguments.
-    `run_plain`: the call as the CPU does it in the result's own type; None where it cannot.
-    `run_envelope`: what rounding alone may do to each element, as a standard deviation (see
-    `envelope`); `run_surer`: the same from more runs. `computed_in`: the type that values were
-    rounded to on the way, when it is not the result's own: a float32 gradient of a product that
-    autocast did in bfloat16.
+    `reference`: the result of the call in float64, from the same (already rounded) arguments.
+    `run_plain`: computes the call on the CPU in the result's own type; None where that is
+    impossible.
+    `run_envelope`: computes the standard deviation of each element under rounding (see `envelope`).
+    `run_surer`: computes the envelope from more runs.
+    `computed_in`: the type of intermediate values, when it is not the result's own: a float32
+    gradient
+    of a product that autocast ran in bfloat16.
     """
 
     result: Tensor
@@ -36,7 +38,7 @@ class Evidence:
 
     @cached_property
     def plain(self) -> Tensor | None:
-        """The CPU's own result, where there is one of the same shape."""
+        """The CPU's result in the result's own type, if it has the shape of the result."""
         found = self.run_plain()
         if found is None or found.shape != self.result.shape:
             return None
@@ -51,7 +53,7 @@ class Evidence:
 
     @cached_property
     def surer(self) -> Tensor | None:
-        """The envelope from more runs."""
+        """The envelope from more runs, in the shape of the reference."""
         return self._like_reference(self.run_surer())
 
     def _like_reference(self, found: Tensor | None) -> Tensor | None:
@@ -59,5 +61,5 @@ class Evidence:
 
     @property
     def unit(self) -> torch.dtype:
-        """The type whose spacing counts."""
+        """The type whose spacing is the unit of the errors."""
         return self.computed_in or self.result.dtype

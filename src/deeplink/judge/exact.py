@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results that are right when they are equal: whole numbers, bools, and indices of values."""
+"""Exact comparison of integers, bools and indices of values."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from deeplink.judge.verdict import Verdict, equal, name_of, place
 
 
 def exactly(evidence: Evidence) -> Verdict:
-    """Equal to the reference, or, element by element, to what the CPU gives in the same type.
+    """Require each element to equal the reference or the CPU's result in the same type.
 
-    The second counts where a whole number was cut from a computed one: `x // y`, `x > y + z`.
+    The CPU's result counts where an integer was truncated from a computed value: `x // y`, `x > y +
+    z`.
     """
     result, expected = evidence.result, evidence.reference
     if expected.dtype != result.dtype:
@@ -57,7 +58,7 @@ def exactly(evidence: Evidence) -> Verdict:
 
 
 def _largest_gap(result: Tensor, expected: Tensor) -> int:
-    """|result - expected|, without the wrap-around of unsigned types."""
+    """Return the largest |result - expected|, without the wrap-around of unsigned types."""
     gaps = (result.double() - expected.double()).abs()
     return int(gaps.max())
 
@@ -65,9 +66,9 @@ def _largest_gap(result: Tensor, expected: Tensor) -> int:
 def same_choice(
     values: Tensor, result: Tensor, expected: Tensor, dim: int | None, distinct: bool = False
 ) -> bool:
-    """Whether two tensors of indices choose equal values: among ties any choice is right.
+    """Whether two tensors of indices select equal values; among ties any index is correct.
 
-    `dim` None: indices into the flattened values. `distinct`: no element may be chosen twice.
+    `dim` None: indices into the flattened values. `distinct`: no element may be selected twice.
     """
     if result.shape != expected.shape or values.is_complex():
         return False

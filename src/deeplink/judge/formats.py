@@ -11,7 +11,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Format:
-    """`digits` counts the hidden bit; `least` is the exponent of the smallest normal number."""
+    """A floating type. `digits` counts the hidden bit; `least` is the exponent of the smallest
+    normal.
+    """
 
     digits: int
     least: int
@@ -28,12 +30,14 @@ class Format:
 
     @property
     def smallest(self) -> float:
-        """The least positive number, the step of those below the normal ones."""
+        """The least positive number, which is the spacing of the subnormal numbers."""
         return 2.0 ** (self.least + 1 - self.digits)
 
     @property
     def is_half(self) -> bool:
-        """Narrower than float32: kernels compute such types in float32 and round once."""
+        """Whether the type is narrower than float32: kernels compute such types in float32 and
+        round once.
+        """
         return self.digits < 24
 
 
@@ -55,20 +59,22 @@ _EXPONENT = 0x7FF0000000000000
 
 
 def is_inexact(dtype: torch.dtype) -> bool:
-    """Floating or complex."""
+    """Whether a type is floating or complex."""
     return dtype.is_floating_point or dtype.is_complex
 
 
 def coarser(first: torch.dtype, second: torch.dtype) -> torch.dtype:
-    """Of two types, the one with fewer digits; one that is not floating does not count."""
+    """Return the type with fewer digits of two; a type that is not floating does not count."""
     if second not in FORMATS or first not in FORMATS:
         return first if first in FORMATS else second
     return second if FORMATS[second].digits < FORMATS[first].digits else first
 
 
 def spacing(values: Tensor, form: Format) -> Tensor:
-    """The distance between neighbours of the format around each float64 value, never less than
-    that of its smallest normal number."""
+    """Return the distance between adjacent numbers of the format around each float64 value, at
+    least
+    the distance at its smallest normal number.
+    """
     bits = values.contiguous().view(torch.int64)
-    power = (bits & _EXPONENT).view(torch.float64)  # 2 ** floor(log2 |value|), by its bits
+    power = (bits & _EXPONENT).view(torch.float64)  # 2 ** floor(log2 |value|), from its bits
     return power.mul_(2.0 ** (1 - form.digits)).clamp_(min=2.0 ** (form.least + 1 - form.digits))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How ATen kernels round: by name, without overload and without the `_` of writing in place."""
+"""Rounding classes of ATen kernels, by name without overload and without the in-place `_`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-# No arithmetic: views, copies, choices, comparisons, rounding to whole numbers.
+# No arithmetic: views, copies, selections, comparisons, rounding to integers.
 EXACT = frozenset(
     """
     _conj _local_scalar_dense _neg_view _physical _reshape_alias _resize_output _to_copy
@@ -32,7 +32,7 @@ EXACT = frozenset(
     unsafe_split_with_sizes unsqueeze view view_as_complex view_as_real where zero zeros zeros_like
     """.split()
 )
-# The rounding of the result, and what the function's approximation errs.
+# One rounding of the result, plus the error of the function's approximation.
 TRANSCENDENTAL = frozenset(
     """
     acos acosh asin asinh atan atan2 atanh cos cosh digamma erf erfc erfinv exp exp2 expm1 hypot
@@ -48,7 +48,7 @@ PLAIN = frozenset(
 CONTRACT = frozenset(
     "mm bmm addmm baddbmm addbmm convolution convolution_backward dot vdot mv addmv".split()
 )
-# Of them those whose sum a device may cut into parts.
+# Those of the products above whose sum a device may cut into parts.
 SPLIT = frozenset("mm bmm addmm baddbmm".split())
 # Sums: the error follows the sum of the magnitudes.
 REDUCE = frozenset(
@@ -68,18 +68,18 @@ RELATIVE = frozenset(
     _foreach_norm
     """.split()
 )
-# A product that is rounded before it is added: the error follows the magnitudes of both.
+# A product is rounded before it is added: the error follows the magnitudes of both.
 FUSED = frozenset("addcmul addcdiv lerp".split())
-# Kernels of which some devices store a product on the way in the call's own type.
+# Kernels of which some devices store an intermediate product in the call's own type.
 STORES_PRODUCT = frozenset(
     {"_softmax_backward_data", "_log_softmax_backward_data", "native_batch_norm_backward"}
 )
-# Kernels of which some devices pass partial sums from thread to thread in the call's own type.
+# Kernels of which some devices exchange partial sums between threads in the call's own type.
 STORES_SUMS = frozenset({"native_batch_norm_backward"})
 
 
 def growth(base: str, args: Any, out: Tensor, place: int) -> float:
-    """How the error of a kernel grows: with the square root of the terms that it adds."""
+    """Return the growth of a kernel's error: the square root of the number of terms it adds."""
     if base in CONTRACT:
         return math.sqrt(max(1, _terms(base, args, place)))
     if base in REDUCE or base in RELATIVE:

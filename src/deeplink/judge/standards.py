@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named standards beside the calibrated rule, with the numbers that their owners publish."""
+"""Published comparison standards, with the limits of their publishers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ ULP_MEAN = 64.0  # of float32
 
 
 def allclose(evidence: Evidence, tolerance: tuple[float, float] | None = None) -> Verdict:
-    """torch.allclose with the reference in the result's own type; `tolerance` is atol, rtol."""
+    """Compare by torch.allclose with the reference in the result's own type; `tolerance`: atol,
+    rtol.
+    """
     result = evidence.result
     if tolerance is None:
         default = ALLCLOSE.get(result.dtype, 1e-3 if result.dtype in FORMATS else 0.0)
@@ -42,7 +44,7 @@ def allclose(evidence: Evidence, tolerance: tuple[float, float] | None = None) -
 
 
 def torch_testing(evidence: Evidence) -> Verdict:
-    """torch.testing.assert_close with its own tolerances."""
+    """Compare by torch.testing.assert_close with its default tolerances."""
     rtol, atol = TOLERANCES.get(evidence.result.dtype, (0.0, 0.0))
     return _closeness(evidence, "torch", atol, rtol)
 
@@ -50,7 +52,7 @@ def torch_testing(evidence: Evidence) -> Verdict:
 def _closeness(evidence: Evidence, rule: str, atol: float, rtol: float) -> Verdict:
     result, expected = evidence.result, evidence.reference.to(evidence.result.dtype)
     y, r = result.reshape(-1), expected.reshape(-1)
-    if result.dtype not in FORMATS:  # whole numbers: 1 - 2 of uint8 is not 255
+    if result.dtype not in FORMATS:  # integers: 1 - 2 of uint8 is not 255
         y, r = y.to(torch.int64), r.to(torch.int64)
     y, r = _host_wide(y), _host_wide(r)
     error, bound = (y - r).abs(), atol + rtol * r.abs()
@@ -69,7 +71,9 @@ def _host_wide(values: Tensor) -> Tensor:
 
 
 def ascend(evidence: Evidence) -> Verdict:
-    """The double benchmark: the errors against float64 over those of the CPU in the same type."""
+    """Compare by the double benchmark: errors against float64 over those of the CPU in the same
+    type.
+    """
     result, plain = evidence.result, evidence.plain
     y, r = wide(result).reshape(-1), wide(evidence.reference).reshape(-1)
     mine = _errors(y, r)
@@ -98,7 +102,7 @@ def ascend(evidence: Evidence) -> Verdict:
 
 
 def _errors(y: Tensor, r: Tensor) -> tuple[float, float, float]:
-    """Largest and mean relative error, and the root mean square of the error."""
+    """Return largest and mean relative error, and the root mean square of the error."""
     if not y.numel():
         return 0.0, 0.0, 0.0
     if bool((y.isfinite() != r.isfinite()).any()):
@@ -112,7 +116,9 @@ def _errors(y: Tensor, r: Tensor) -> tuple[float, float, float]:
 
 
 def ulp(evidence: Evidence) -> Verdict:
-    """How many steps of its type a result is off, as a share of the elements (or no worse)."""
+    """Compare the share of elements that are many steps of their type off with a limit or the
+    CPU's.
+    """
     result, form = evidence.result, FORMATS[evidence.unit]
     r = wide(evidence.reference).reshape(-1)
     steps = _steps(result, evidence)

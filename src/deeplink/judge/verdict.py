@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The judge's answer, and the figures that every rule reports beside it."""
+"""The verdict of a judge, and the metrics that every rule reports."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from deeplink.i18n import _
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether one result is right, and why not: it explains itself.
+    """Whether one result is correct; `str()` gives the explanation.
 
-    `observed` is the error at `index`, `bound` what was allowed there, `ratio` one by the other.
-    Of a result that passed by the calibrated rule, `bound` is what was allowed where `max_abs` is;
-    0.0: nothing.
-    `share` is, of what passed by the envelope, how much of what is allowed the errors take.
-    `max_abs`, `max_rel` and `cosine` are against the reference in the result's own type, as the
-    classic tables show them; `rule` is the one that failed, or that was enough to pass.
+    `observed` is the error at `index`, `bound` the error that was allowed there, `ratio` their
+    quotient.
+    For a result that passed by the calibrated rule, `bound` is the allowed error at the position of
+    `max_abs`; 0.0: none.
+    `share` is the share of the allowed error that a result uses which passed by the envelope.
+    `max_abs`, `max_rel` and `cosine` are against the reference in the result's own type, as in the
+    published tables of op_tools; `rule` is the rule that failed or that accepted the result.
     """
 
     passed: bool
@@ -51,14 +52,14 @@ class Verdict:
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """float32, without its "torch."."""
+    """Return the name of a type without its "torch."."""
     return str(dtype).removeprefix("torch.")
 
 
 def worst_at(
     index: tuple[int, ...], result: complex, expected: complex, error: float, tolerance: float
 ) -> str:
-    """The element with the largest error, for a message."""
+    """Format the element with the largest error for a message."""
     return _(
         "Worst at {index}: got {result:.8g}, expected {expected:.8g} (error {error:.3g}, "
         "tolerance {tolerance:.3g})"
@@ -66,7 +67,7 @@ def worst_at(
 
 
 def refused(rule: str, message: str, result: Tensor, ratio: float = math.inf) -> Verdict:
-    """A result that is wrong before any of its values is looked at."""
+    """Build the verdict on a result that is incorrect whatever its values."""
     return Verdict(
         False,
         rule,
@@ -83,45 +84,45 @@ def refused(rule: str, message: str, result: Tensor, ratio: float = math.inf) ->
 
 
 def equal(result: Tensor, rule: str = "equal") -> Verdict:
-    """The result is the reference, rounded."""
+    """Build the verdict on a result that equals the rounded reference."""
     return Verdict(True, rule, "", name_of(result.dtype), tuple(result.shape), 0, result.numel())
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """In float64; of a complex tensor, its parts along a last dimension."""
+    """Convert to float64; a complex tensor gets a last dimension for its parts."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     return tensor.double()
 
 
 def with_figures(verdict: Verdict, result: Tensor, reference: Tensor) -> Verdict:
-    """The verdict with max_abs, max_rel and cosine, over the pairs where both are finite."""
+    """Return the verdict with max_abs, max_rel and cosine over the pairs where both are finite."""
     figures = Figures()
     for y, r in chunks(result, reference):
         figures.add(y, r.to(y.dtype))
     return figures.on(verdict)
 
 
-CHUNK = 1 << 15  # elements: what is made of them on the way stays in the processor's cache
+CHUNK = 1 << 15  # elements per chunk, so that temporaries stay in the processor's cache
 
 
 def chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Tensors of one size, flat, in pieces that belong together."""
+    """Split tensors of equal size, flattened, into corresponding chunks."""
     flat = [tensor.reshape(-1) for tensor in tensors]
     return zip(*(tensor.split(CHUNK) for tensor in flat), strict=True)
 
 
 @dataclass
 class Figures:
-    """Largest errors and the angle between two vectors, piece by piece."""
+    """Largest errors of and the angle between two vectors, accumulated chunk by chunk."""
 
     largest: float = 0.0
     relative: float = 0.0
-    expected: float = 0.0  # the reference where the largest error is
+    expected: float = 0.0  # the reference at the position of the largest error
     products: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     def add(self, y: Tensor, r: Tensor) -> None:
-        """A piece of the result and of the reference, in the result's type."""
+        """Add a chunk of the result and of the reference, in the result's type."""
         y, r = _at_least_float32(y), _at_least_float32(r)
         gap = (y - r).abs_()
         largest = float(gap.max())
@@ -140,7 +141,9 @@ class Figures:
         self.products = yy + float(found[0]), yr + float(found[1]), rr + float(found[2])
 
     def add_one_step(self, y: Tensor, r: Tensor) -> bool:
-        """Adds a piece of float32 that is nowhere more than one step off; else False. Hot path."""
+        """Add a float32 chunk whose elements are at most one step off; else return
+        False. Hot path.
+        """
         if y.dtype != torch.float32:
             return False
         gap = (y - r).abs_()
@@ -153,7 +156,7 @@ class Figures:
         return True
 
     def on(self, verdict: Verdict) -> Verdict:
-        """The verdict with these."""
+        """Return the verdict with the accumulated metrics."""
         yy, yr, rr = self.products
         lengths = math.sqrt(yy) * math.sqrt(rr)
         if self.largest == 0.0 or self.products == (0.0, 0.0, 0.0):
@@ -174,7 +177,7 @@ def _at_least_float32(tensor: Tensor) -> Tensor:
 
 
 def place(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The index of an element from its number in order."""
+    """Convert a flat index to an index of the shape."""
     index = []
     for size in reversed(shape):
         index.append(flat % size)

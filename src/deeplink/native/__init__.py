@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Native parts: found where a wheel brought them, else built with CMake and cached.
+"""Native parts: taken from the installed wheel, else built with CMake and cached.
 
-A library's file name holds a hash of its sources and what it is bound to (torch's minor version,
-Python, the machine). A library with another name is of other sources or another torch, and is never
-loaded. `parts.py` computes the names; `CMakeLists.txt` says how the parts are compiled.
+A library's file name holds a hash of its sources and of its environment (torch's minor version,
+Python, the machine). A library of other sources or another torch has another name and is never
+loaded. `parts.py` computes the names; `CMakeLists.txt` defines how the parts are compiled.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from deeplink.process import children
 
 T = TypeVar("T")
 Say = Callable[[str], None]
-# A step as ninja prints it: a unit of several files, or of one.
+# A progress line of ninja: a unity unit of several files, or a single file.
 _UNIT = re.compile(
     r"Building CXX object CMakeFiles/(.+?)\.dir/(?:Unity/unity_(\w+)_cxx\.cxx|.*?(\w+)\.cpp)\.o$"
 )
 _SECONDS = {
     True: 12.0,
     False: 1.0,
-}  # of a unit with torch's headers and without; before one is timed
+}  # estimated seconds of a unit with torch's headers and without, until one is measured
 _LIBRARY = re.compile(rf"({'|'.join(map(re.escape, PARTS))})-(.+)-([0-9a-f]{{12}})\.so")
 
 
 def path_of(name: str) -> Path | None:
-    """Where the library of a part lies, if it is built: in the package, or in the cache."""
+    """Return the library of a part if it is built: in the package, or in the cache."""
     file = _part(name).file_name()
     return next((f / file for f in (*_prebuilt(), _cache()) if (f / file).is_file()), None)
 
@@ -70,7 +70,7 @@ def build(names: Sequence[str], progress: Say = lambda line: None) -> dict[str, 
 
 
 def load_extension(name: str, say: Say = lambda line: None) -> ModuleType:
-    """The module `<name>._C` of a part; built first if it is not, loaded once."""
+    """Return the module `<name>._C` of a part; build it if it is missing, load it once."""
     module_name = f"{name}._C"
     if module_name not in sys.modules:
         path = build([name], say)[name]
@@ -83,7 +83,7 @@ def load_extension(name: str, say: Say = lambda line: None) -> ModuleType:
 
 
 def folder_of(package: str) -> Path:
-    """A package's folder, without importing it."""
+    """Return a package's folder without importing the package."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise BuildError(f"no package {package!r} is installed.", hint="pip install deeplink.")
@@ -91,35 +91,35 @@ def folder_of(package: str) -> Path:
 
 
 def includes() -> tuple[Path, Path]:
-    """Folders of the C headers that a vendor's library is compiled with."""
+    """Return the folders of the C headers that a vendor's library is compiled with."""
     return parts.ROOT / "diopi" / "include", parts.ROOT / "torch_dipu" / "csrc" / "include"
 
 
 def cmake_folder() -> Path:
-    """The folder of deeplinkConfig.cmake, for CMake's find_package(deeplink)."""
+    """Return the folder of deeplinkConfig.cmake, for CMake's find_package(deeplink)."""
     return parts.PROJECT
 
 
 def examples() -> Path:
-    """The folder of the examples, in the wheel or in the checkout."""
+    """Return the folder of the examples, in the wheel or in the checkout."""
     installed = parts.ROOT / "deeplink" / "examples"
     return installed if installed.is_dir() else parts.ROOT.parent / "examples"
 
 
 def has_compiler() -> bool:
-    """Whether a build could be tried."""
+    """Whether a C++ compiler for a build exists."""
     return shutil.which(settings.CXX.get()) is not None
 
 
 def compiler_state() -> str:
-    """The C++ compiler in use, or that there is none; for reports."""
+    """Describe the C++ compiler in use, or that there is none, for reports."""
     name = settings.CXX.get()
     return shutil.which(name) or f"none found (CXX={name})"
 
 
 @contextmanager
 def no_builds() -> Iterator[None]:
-    """Wait for builds in progress, of every process, and let none start within the block."""
+    """Wait for builds of all processes to end, and prevent new builds within the block."""
     with ExitStack() as held:
         for folder in sorted(_cache().glob("cmake/*/")):
             held.enter_context(_locked(folder, lambda line: None))
@@ -152,12 +152,12 @@ def _cache() -> Path:
 
 
 def _prebuilt() -> list[Path]:
-    """Folders of the libraries that a wheel, or an editable installation, brought."""
+    """List the folders of libraries that a wheel or an editable installation contains."""
     return [parts.PROJECT / "prebuilt", Path(sysconfig.get_path("platlib")) / "deeplink_prebuilt"]
 
 
 def _build_folder() -> Path:
-    """Where CMake builds: one folder per source tree, compiler, Python and torch."""
+    """Return CMake's build folder: one per source tree, compiler, Python and torch."""
     torch = f"torch{parts.torch_version()}" if _has_torch() else "no-torch"
     key = f"{parts.ROOT} {sys.executable} {compiler_state()}"
     tag = f"{torch}-{sysconfig.get_config_var('SOABI')}"
@@ -171,7 +171,7 @@ def _build(names: list[str], say: Say) -> None:
     folder = _build_folder()
     with _locked(folder, say, label) as lock:
         missing = [name for name in names if not is_built(name)]
-        if not missing:  # another process built them meanwhile
+        if not missing:  # another process built them in the meantime
             return
         _report_other_torch(missing, say)
         files = {name: PARTS[name].file_name() for name in missing}
@@ -199,17 +199,17 @@ def _build(names: list[str], say: Say) -> None:
             for name, file in files.items():
                 half = _cache() / f"{file}.{os.getpid()}.tmp"
                 shutil.copyfile(folder / f"{name}.so", half)
-                half.rename(_cache() / file)  # a reader never sees half of a library
+                half.rename(_cache() / file)  # atomic: a reader never sees an incomplete library
         except OSError as error:
             raise _unwritable(label, error) from error
         say(f"native parts ready after {time.monotonic() - start:.0f} s: {', '.join(missing)}")
 
 
 class _Progress:
-    """Turns the lines of ninja into steps done, and an estimate of the time left.
+    """Converts ninja's output to completed steps and an estimate of the remaining time.
 
-    The estimate scales with the units that are done: a unit with torch's headers takes far longer
-    than one without, and the linker takes no time to speak of.
+    The estimate scales with the completed units: a unit with torch's headers takes far longer
+    than one without, and the time of the linker is negligible.
     """
 
     def __init__(self, plan: str, say: Say) -> None:
@@ -230,7 +230,7 @@ class _Progress:
         return _SECONDS[PARTS[unit[1]].torch]
 
     def read(self, line: str) -> None:
-        """Take one line of ninja's output."""
+        """Process one line of ninja's output."""
         unit = _UNIT.search(line)
         if unit is None:
             return
@@ -242,10 +242,10 @@ class _Progress:
 
 
 class _Sources:
-    """The content of the sources when a folder was last built.
+    """The content of the sources at the last build of a folder.
 
-    Ninja goes by time stamps. A file that was replaced by an older one (`cp -p`, an unpacked
-    archive) looks unchanged to it, and its object would be of other sources than the name says.
+    Ninja compares time stamps. A file that was replaced by an older one (`cp -p`, an unpacked
+    archive) looks unchanged to it, and its object would be of other sources than the name states.
     """
 
     def __init__(self, folder: Path, names: list[str]) -> None:
@@ -267,7 +267,7 @@ class _Sources:
         )
 
     def remember(self) -> None:
-        """Note the content of the sources, before they are compiled."""
+        """Record the content of the sources before they are compiled."""
         self.note.write_text(json.dumps({**self.before, **self.now}), "utf-8")
 
 
@@ -279,7 +279,7 @@ _reported: list[str] = []
 
 
 def _report_other_torch(names: list[str], say: Say) -> None:
-    """One line, once in a process, if the package has these parts for another torch or Python."""
+    """Report once per process that the package contains these parts for another torch or Python."""
     for folder in _prebuilt():
         for path in sorted(folder.glob("*.so")):
             named = _LIBRARY.fullmatch(path.name)
@@ -293,7 +293,9 @@ def _report_other_torch(names: list[str], say: Say) -> None:
 
 @contextmanager
 def _locked(folder: Path, say: Say, label: str = "") -> Iterator[IO[bytes]]:
-    """Hold the lock of a build folder, which is made; report once if another process has it."""
+    """Hold the lock of a build folder, creating the folder; report once if another process holds
+    it.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = folder.with_name(f"{folder.name}.lock").open("wb")
@@ -305,7 +307,7 @@ def _locked(folder: Path, say: Say, label: str = "") -> Iterator[IO[bytes]]:
         except BlockingIOError:
             say(f"another process builds native parts: waiting for it ({lock.name})")
             fcntl.flock(lock, fcntl.LOCK_EX)
-        folder.mkdir(parents=True, exist_ok=True)  # the cache may have been cleaned meanwhile
+        folder.mkdir(parents=True, exist_ok=True)  # the cache may have been cleaned in the meantime
         yield lock
 
 
@@ -317,19 +319,21 @@ def _unwritable(label: str, error: OSError) -> BuildError:
 
 
 def _jobs() -> int:
-    """How many compilers run at once: as asked, or one per core with two gigabytes for each."""
+    """Return the number of parallel compilers: the setting, or one per core with two gigabytes
+    each.
+    """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     cores = os.cpu_count() or 1
     return settings.DIPU_BUILD_JOBS.get() or max(1, min(cores, memory >> 31))
 
 
 def _tools(label: str) -> tuple[str, str, str]:
-    """CMake, ninja and the compiler."""
+    """Return the paths of CMake, ninja and the compiler."""
     name = settings.CXX.get()
     compiler = shutil.which(name)
     if compiler is None:
         raise BuildError(
-            f"{label} needs a C++20 compiler for its native part; looked for {name!r}, found none.",
+            f"{label} needs a C++20 compiler for its native part; no {name!r} was found.",
             hint="install g++ (Debian: `apt-get install g++`), or set CXX to your compiler, or "
             "do without the device: DEEPLINK_VENDOR=cpu.",
         )
@@ -337,29 +341,29 @@ def _tools(label: str) -> tuple[str, str, str]:
 
 
 def tool(name: str, label: str) -> str:
-    """The path of cmake or ninja: pip's, beside this Python, else the system's."""
+    """Return the path of cmake or ninja: pip's next to this Python, else the system's."""
     scripts = sysconfig.get_path("scripts")
     found = shutil.which(name, path=scripts) or shutil.which(name)
     if found is None:
         raise BuildError(
-            f"{label} needs {name} to build its native part; looked in {scripts} and on PATH, "
-            "found none.",
+            f"{label} needs {name} to build its native part; searched {scripts} and PATH; it "
+            "is not there.",
             hint="pip install cmake ninja",
         )
     return found
 
 
 def _run(label: str, command: list[str], lock: IO[bytes], read: Say = lambda line: None) -> str:
-    """The output of a command, which is given to `read` line by line too.
+    """Run a command and return its output, passing each line to `read` as well.
 
-    The command holds the lock as well: if it outlives this process, nobody builds beside it.
+    The command inherits the lock: if it outlives this process, no other build starts.
     """
     lines = []
     child = children.start(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(lock.fileno(),)
     )
     try:
-        assert child.stdout is not None  # asked for above
+        assert child.stdout is not None  # requested above
         with child.stdout:
             for raw in child.stdout:
                 lines.append(raw.decode("utf-8", "replace"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m deeplink.native --includes`: what a vendor's library is built with."""
+"""`python -m deeplink.native --includes`: paths and flags for building a vendor's library."""
 
 import argparse
 
@@ -7,7 +7,7 @@ from deeplink import native
 
 
 def main() -> None:
-    """Prints paths for the build of a vendor's library, as pybind11's command of this kind does."""
+    """Print the requested paths, like the command `pybind11-config`."""
     parser = argparse.ArgumentParser(prog="python -m deeplink.native", description=main.__doc__)
     either = parser.add_mutually_exclusive_group(required=True)
     either.add_argument("--includes", action="store_true", help="flags of a C compiler: -I…")

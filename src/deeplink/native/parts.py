@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native parts by name: which C++ each is made of, and the file name of its library.
+"""The native parts by name: their C++ sources and the file names of their libraries.
 
 Imports only the standard library, because CMake runs this file while a wheel is built: at that
 time nothing that deeplink depends on is installed, except torch.
@@ -17,13 +17,15 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parent  # CMakeLists.txt
+PROJECT = Path(__file__).resolve().parent  # the folder of CMakeLists.txt
 ROOT = PROJECT.parents[1]  # the folder of all packages: `src`, or site-packages
 SOURCES = {".c", ".cpp", ".h"}
 
 
 class MissingError(Exception):
-    """Something that a build needs is not installed: what, and what to type."""
+    """A prerequisite of a build is not installed: the message, and a hint with the
+    command to type.
+    """
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -36,26 +38,26 @@ class Part:
 
     name: str
     folders: tuple[str, ...]
-    torch: bool = True  # an extension module of torch, or a library that knows no torch
+    torch: bool = True  # an extension module of torch, or a library independent of torch
 
     def hash(self) -> str:
-        """A digest of the sources and of how they are compiled."""
+        """Hash the sources and the build configuration."""
         digest = hashlib.sha256((PROJECT / "CMakeLists.txt").read_bytes())
         for file in self.sources():
             digest.update(file.name.encode() + b"\0" + file.read_bytes())
         return digest.hexdigest()[:12]
 
     def sources(self) -> list[Path]:
-        """Every file of C or C++, in a fixed order."""
+        """List every C and C++ file, in a fixed order."""
         found = (file for folder in self.folders for file in sorted((ROOT / folder).rglob("*")))
         return [file for file in found if file.suffix in SOURCES]
 
     def file_name(self) -> str:
-        """Name of the library that the sources and the installed torch give."""
+        """Name the library for the current sources and the installed torch."""
         return f"{self.name}-{self.tag()}-{self.hash()}.so"
 
     def tag(self) -> str:
-        """What the library is bound to: torch's minor version, Python and the machine."""
+        """Return what the library is bound to: torch's minor version, Python and the machine."""
         if not self.torch:
             return sysconfig.get_platform()
         return f"torch{torch_minor()}-{sysconfig.get_config_var('SOABI')}"
@@ -76,16 +78,16 @@ _ALL = (
 )
 PARTS = {part.name: part for part in _ALL}
 GROUPS = {
-    # what a training on the reference device uses
+    # the parts that a training on the reference device uses
     "core": ("torch_dipu", "dipu_reference", "ditorch", "op_tools"),
-    # what a wheel holds; hlir_sim is of use only where there is a compiler
+    # the parts in a wheel; hlir_sim is useful only where a compiler is installed
     "all": tuple(name for name in PARTS if name != "hlir_sim"),
     "none": (),
 }
 
 
 def names(wanted: Sequence[str]) -> tuple[str, ...]:
-    """Names of parts for names of parts and groups."""
+    """Expand names of parts and groups to names of parts."""
     unknown = [name for name in wanted if name not in PARTS and name not in GROUPS]
     if unknown:
         raise MissingError(
@@ -98,7 +100,7 @@ def names(wanted: Sequence[str]) -> tuple[str, ...]:
 
 @cache
 def torch_folder() -> Path:
-    """The folder of the installed torch, which is not imported."""
+    """Return the folder of the installed torch without importing torch."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise MissingError(
@@ -113,7 +115,7 @@ def torch_folder() -> Path:
 
 @cache
 def torch_version() -> str:
-    """The version of the installed torch."""
+    """Return the version of the installed torch."""
     text = (torch_folder() / "version.py").read_text("utf-8")
     found = re.search(r"^__version__ = ['\"](.+?)['\"]", text, re.MULTILINE)
     if found is None:
@@ -122,14 +124,14 @@ def torch_version() -> str:
 
 
 def torch_minor() -> str:
-    """Releases of one minor version share their ABI; a pre-release is given in full."""
+    """Return torch's minor version, whose releases share their ABI; a pre-release in full."""
     version = torch_version().split("+")[0]
     release = re.fullmatch(r"(\d+\.\d+)\.\d+(\.post\d+)?", version)
     return release[1] if release else torch_version()
 
 
 def _environment() -> str:
-    """What CMakeLists.txt includes: paths of torch and Python, and each library's file name."""
+    """Generate what CMakeLists.txt includes: paths of torch and Python, and library file names."""
     torch, python = torch_folder(), Path(sysconfig.get_path("include"))
     if not (python / "Python.h").is_file():
         raise MissingError(
@@ -149,7 +151,7 @@ def _environment() -> str:
 
 
 def main() -> int:
-    """Prints the environment of a build as CMake code."""
+    """Print the environment of a build as CMake code."""
     try:
         sys.stdout.write(_environment())
     except MissingError as error:

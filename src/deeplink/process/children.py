@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that a command starts: they end when it does, even when it is killed (on Linux)."""
+"""Child processes of a command. On Linux they end when the command ends, even when it is killed."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-PR_SET_PDEATHSIG = 1  # of Linux: what a process is sent when the thread that made it ends
-GRACE = 5.0  # seconds between asking a process to end and ending it
+PR_SET_PDEATHSIG = 1  # prctl option of Linux: the signal a process gets when its parent thread ends
+GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 
 
 def start(line: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
-    """subprocess.Popen of a child that is sent SIGTERM when this process ends, however it ends."""
+    """Start a child process that is sent SIGTERM when this process ends for any reason."""
     return subprocess.Popen(list(line), preexec_fn=bound(), **how)
 
 
 def run(line: Sequence[str], **how: Any) -> int:
-    """The status of a child. A Ctrl-C at a terminal reaches it too: it may say its last words."""
+    """Run a child process and return its exit status.
+
+    A Ctrl-C at a terminal reaches the child too, which gets time to print its last output.
+    """
     child = start(line, **how)
     try:
         try:
@@ -31,13 +34,13 @@ def run(line: Sequence[str], **how: Any) -> int:
     except (
         KeyboardInterrupt,
         subprocess.TimeoutExpired,
-    ):  # it has taken too long, or a second Ctrl-C
+    ):  # the grace period is over, or a second Ctrl-C arrived
         end(child)
         raise KeyboardInterrupt from None
 
 
 def end(child: subprocess.Popen[bytes]) -> None:
-    """Asks a child to end, and ends it when it does not."""
+    """Terminate a child, and kill it when it does not end within the grace period."""
     child.terminate()
     try:
         child.wait(GRACE)
@@ -47,14 +50,17 @@ def end(child: subprocess.Popen[bytes]) -> None:
 
 
 def bound() -> Callable[[], None] | None:
-    """What the child calls before its program; all is looked up before the fork."""
+    """Return the function that the child calls before its program.
+
+    All names are resolved before the fork, because the child must not import anything.
+    """
     if not sys.platform.startswith("linux"):
         return None
     prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
 
     def bind() -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it ended in between
+        if os.getppid() != parent:  # the parent ended before prctl was called
             os._exit(128 + signal.SIGTERM)
 
     return bind

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of a Python program that need not import torch each time: forked from a process that has.
+"""Fast starts of Python programs: each run is forked from a process that has imported torch.
 
     warm = Warm.of(line, environment)  # None: not a program of this Python, or no fork here
     run = warm.start(line, out, environment)
     run.wait(60)
 
-What a run gets is what `python` would give it: arguments, environment, streams, a fresh `__main__`,
-torch's entry points, a session and an end of its own. Only the import of torch is not its own.
+A run gets what `python` would give it: arguments, environment, streams, a new `__main__`,
+torch's entry points, its own session and exit. Only the import of torch is shared.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ if sys.path[:1] == ['']: del sys.path[0]
 from deeplink.run.fork_server import serve
 serve(int(sys.argv[1]))"""
 LAUNCHERS = (["deeplink"], ["torch.distributed.run"], ["torch.distributed.launch"])
-MESSAGE = 64  # bytes of a message at most
+MESSAGE = 64  # maximum bytes of a message
 PATIENCE = 120.0  # seconds for the import of torch
 READY, UNFIT = b"ready", b"unfit"
 
 
 class Run:
-    """A run, with the part of subprocess.Popen that is used of it."""
+    """A run, with the part of the interface of subprocess.Popen that is needed."""
 
     def __init__(self, pid: int, server: socket.socket) -> None:
         self.pid, self._server = pid, server
         self.returncode: int | None = None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its status; subprocess.TimeoutExpired when it takes longer."""
+        """Return the exit status; raise subprocess.TimeoutExpired when the run takes longer."""
         if self.returncode is None:
             if not select.select([self._server], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired("a run", timeout or 0.0)
@@ -65,7 +65,7 @@ class Warm:
 
     @classmethod
     def of(cls, line: Sequence[str], environment: Mapping[str, str]) -> Self | None:
-        """For a command line: None where its runs have to be started in the plain way."""
+        """Create a server for a command line; None if its runs cannot be forked."""
         if not (hasattr(os, "fork") and line[0] == sys.executable and _is_program(line[1:])):
             return None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -83,7 +83,9 @@ class Warm:
         return made
 
     def start(self, line: Sequence[str], out: int, environment: Mapping[str, str]) -> Run:
-        """A run of `line`, whose output goes to a file; ConnectionError when nobody is there."""
+        """Start a run of `line` with its output in a file; ConnectionError when the server has
+        ended.
+        """
         with tempfile.TemporaryFile("w+") as request:
             asked = {"line": list(line[1:]), "env": dict(environment), "cwd": os.getcwd()}
             json.dump(asked, request)
@@ -95,13 +97,15 @@ class Warm:
         return Run(int(pid), self._server)
 
     def close(self) -> None:
-        """Ends it."""
+        """End the server process."""
         self._server.close()
         children.end(self._process)
 
 
 def _is_program(rest: Sequence[str]) -> bool:
-    """`train.py …`, `-m module …`, `deeplink run …`; not a launcher, whose programs are others."""
+    """Whether a program can be forked: `train.py …`, `-m module …`, `deeplink run …`,
+    no launcher.
+    """
     if not rest:
         return False
     if rest[0] == "-m":
@@ -109,11 +113,11 @@ def _is_program(rest: Sequence[str]) -> bool:
     return rest[0].endswith(".py") and Path(rest[0]).is_file()
 
 
-# In the other process.
+# In the server process.
 
 
 def serve(number: int) -> None:
-    """Forks for each request until there is none; in the fork it is the program."""
+    """Fork for each request until the pipe closes; the fork becomes the program."""
     connection = socket.socket(fileno=number)
     _prepare()
     connection.send(UNFIT if _has_a_device() else READY)
@@ -135,16 +139,16 @@ def serve(number: int) -> None:
 
 
 def _prepare() -> None:
-    """What every run imports: torch, and what its optimizers take of it in their first step."""
+    """Import what every run needs: torch, and the modules that the first optimizer step imports."""
     import torch._dynamo  # noqa: F401
 
 
 def _has_a_device() -> bool:
-    """Whether a driver has been started: it does not live on in a fork. Its own functions tell."""
+    """Whether a CUDA driver is initialised, which would not survive a fork."""
     try:
         count = ctypes.CDLL("libcuda.so.1", os.RTLD_NOLOAD | os.RTLD_NOW).cuDeviceGetCount
     except (OSError, AttributeError):
-        return False  # nobody has loaded it
+        return False  # the driver is not loaded
     return int(count(ctypes.byref(ctypes.c_int()))) != 3  # CUDA_ERROR_NOT_INITIALIZED
 
 
@@ -159,12 +163,12 @@ def _become(out: int, request: int) -> None:
     settings.become(asked["env"])
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
-        numpy.random.seed()  # as a process of its own would have it
+        numpy.random.seed()  # as in a separate process
     try:
         if asked["env"].get(AUTOLOAD, "1") == "1":
             import torch
 
-            torch._import_device_backends()  # as `import torch` ends
+            torch._import_device_backends()  # as at the end of `import torch`
         runner.execute(*asked["line"])
     except SystemExit:
         raise

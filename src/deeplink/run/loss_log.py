@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The losses of a program: what it tells us, or what it prints.
+"""The losses of a program: reported by `observe_loss`, or parsed from its output.
 
-deeplink.observe_loss(loss)  # in the program: does nothing unless somebody asked for it
+deeplink.observe_loss(loss)  # in the program: no effect unless DEEPLINK_LOSS_FILE is set
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ PATTERN = rf"(?i)loss(?:es)?\b[\"']?\s*(?:is\b|[:=])?\s*({NUMBER})(?:\s*->\s*({N
 
 @dataclass(frozen=True)
 class Loss:
-    """One loss; `step` is the least by which two of them can differ as they are written."""
+    """One loss; `step` is the smallest difference that its number of digits can show."""
 
     value: float
     step: float = 0.0
 
 
 def observe_loss(value: Any) -> None:
-    """Writes a loss, a number or a tensor of one, to DEEPLINK_LOSS_FILE where that is set."""
+    """Append a loss, a number or a tensor of one element, to the file
+    DEEPLINK_LOSS_FILE, if set.
+    """
     path = settings.DEEPLINK_LOSS_FILE.get()
     if path == Path():
         return
@@ -38,7 +40,7 @@ def observe_loss(value: Any) -> None:
 
 
 def observed(path: Path, rank: int = 0) -> list[Loss]:
-    """What `observe_loss` wrote; a last line that is not whole is left out."""
+    """Read the losses that `observe_loss` wrote; an incomplete last line is ignored."""
     found = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
@@ -51,7 +53,7 @@ def observed(path: Path, rank: int = 0) -> list[Loss]:
 
 
 def printed(text: str, pattern: str = PATTERN) -> list[Loss]:
-    """The losses in what a program printed: each group of the pattern, or all that it matches."""
+    """Parse the losses in a program's output: each group of the pattern, or the whole match."""
     found = []
     for match in re.finditer(pattern, text):
         groups = [group for group in match.groups() if group is not None] or [match[0]]

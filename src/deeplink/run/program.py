@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user's program as a command line names it: a script, a module, or another command."""
+"""A user's program on a command line: a script, a module, or another command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from deeplink.errors import DeeplinkError
 
 TORCHRUN = "torch.distributed.run"
-WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")  # options of Python
+WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")  # options of Python that take a value
 HINT = "for example: deeplink {command} train.py, or deeplink {command} -m package.module"
 
 
@@ -20,7 +20,7 @@ HINT = "for example: deeplink {command} train.py, or deeplink {command} -m packa
 class Program:
     """A program and its arguments; `python` holds options of the interpreter, such as -u."""
 
-    name: str  # a script's path, a module's name, or a command that is not Python
+    name: str  # path of a script, name of a module, or a command that is not Python
     arguments: tuple[str, ...]
     kind: str  # "script", "module" or "command"
     python: tuple[str, ...] = ()
@@ -34,12 +34,12 @@ class Program:
 
     @property
     def words(self) -> list[str]:
-        """The program as `deeplink run` takes it."""
+        """The program as arguments of `deeplink run`."""
         return [*(["-m"] if self.kind == "module" else []), self.name, *self.arguments]
 
 
 def read(words: Sequence[str] | None, command: str) -> Program:
-    """Read `train.py …`, `-m module …`, `python train.py …`, `torchrun …` or another command.
+    """Parse `train.py …`, `-m module …`, `python train.py …`, `torchrun …` or another command.
 
     Raise DeeplinkError when there is no program or no such script. `command` is the deeplink
     command that needs the program.
@@ -65,7 +65,7 @@ def read(words: Sequence[str] | None, command: str) -> Program:
 
 
 def _is_python(file: Path) -> bool:
-    """Whether a file without .py is a Python program: its first line does not name another one."""
+    """Whether a file without .py is a Python program: its first line names no other interpreter."""
     if not file.is_file() or file.suffix == ".sh":
         return False
     with file.open("rb") as opened:
@@ -100,12 +100,12 @@ def _module(rest: list[str], options: tuple[str, ...], command: str) -> Program:
 
 def _script(rest: list[str], options: tuple[str, ...]) -> Program:
     if not Path(rest[0]).is_file():
-        raise DeeplinkError(f"no script {rest[0]!r}.", f"looked for it from {Path.cwd()}.")
+        raise DeeplinkError(f"no script {rest[0]!r}.", f"the working directory is {Path.cwd()}.")
     return Program(rest[0], tuple(rest[1:]), "script", options)
 
 
 def python_only(program: Program, command: str) -> Program:
-    """The program itself; raise DeeplinkError when it is not a script or module of this Python."""
+    """Return the program; raise DeeplinkError when it is not a script or module of this Python."""
     if program.kind != "command":
         return program
     if program.name == sys.executable:  # python -c

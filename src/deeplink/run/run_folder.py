@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of one run: what its tools write, and run.json, which says how it was made.
+"""The folder of one run: the files of its tools, and run.json with how the run was started.
 
 <results>/2026-11-19_10-30-00_4711/run.json …
 <results>/latest -> the newest of them
@@ -24,7 +24,7 @@ from deeplink.run.runner import Request
 
 RECORD = "run.json"
 LATEST = "latest"
-FINDINGS = "findings_pid*.json"  # of op_tools, one for each process
+FINDINGS = "findings_pid*.json"  # written by op_tools, one per process
 
 
 class RunFolder:
@@ -49,7 +49,7 @@ class RunFolder:
 
     @classmethod
     def of(cls, request: Request, command: Sequence[str]) -> RunFolder:
-        """Make the folder: the one that was asked for, else a new one in the results folder.
+        """Create the folder: the requested one, else a new one in the results folder.
 
         Raise DeeplinkError when it cannot be written.
         """
@@ -64,14 +64,14 @@ class RunFolder:
         except OSError as error:
             raise DeeplinkError(
                 f"{path} cannot be written: {error.strerror or error}.",
-                "-o DIR names a folder that you may write and that has room.",
+                "-o DIR names a folder that you may write with free space.",
             ) from None
         if own:
             _point(root / LATEST, path.name)
         return made
 
     def finish(self, status: int) -> dict[str, int]:
-        """Record how the program ended; return how many findings of each kind its tools have."""
+        """Record the exit status; return the number of findings of each kind."""
         found: Counter[str] = Counter()
         for file in self.path.glob(FINDINGS):
             with contextlib.suppress(OSError, ValueError):
@@ -88,13 +88,13 @@ class RunFolder:
 
 
 def latest(folder: Path) -> Path:
-    """The newest run in a results folder; the folder itself where it has no such link."""
+    """Return the newest run in a results folder; the folder itself where it has no such link."""
     found = folder / LATEST
     return found.resolve() if found.is_symlink() and found.exists() else folder
 
 
 def write_findings(folder: Path, found: dict[str, int]) -> None:
-    """Called by op_tools when its tools stop: what they found in this process, for `finish`."""
+    """Write the findings of this process for `finish`; op_tools calls this when its tools stop."""
     if (folder / RECORD).is_file():
         with contextlib.suppress(OSError):
             file = folder / FINDINGS.replace("*", str(os.getpid()))
@@ -102,7 +102,7 @@ def write_findings(folder: Path, found: dict[str, int]) -> None:
 
 
 def _point(link: Path, target: str) -> None:
-    """Let a link point to a folder beside it; a file system without links has none."""
+    """Point a link to a sibling folder; does nothing on a file system without links."""
     fresh = link.with_name(f".{link.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
         fresh.symlink_to(target)

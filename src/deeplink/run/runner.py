@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`run [tools] train.py …`: a program as it is, watched by the operator tools that were asked for.
+"""`run [tools] train.py …`: run an unchanged program under the requested operator tools.
 
-Three commands share it: `deeplink run`, `python -m ditorch run` and `python -m op_tools run`. What
-is asked for goes into the environment, so processes that the program starts are watched too.
+Three commands share it: `deeplink run`, `python -m ditorch run` and `python -m op_tools run`. The
+request is written to the environment, so processes that the program starts have the tools, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from deeplink.console import console
 from deeplink.errors import DeeplinkError, SettingError
 from deeplink.run.program import Program
 
-# They start the processes that do the work, and do none of their own.
+# Launchers: they start the processes that do the work, and call no operators themselves.
 LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 GROUP = "deeplink.autoload"
 Stop = Callable[[], None]
@@ -34,18 +34,18 @@ Stop = Callable[[], None]
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for: a program, and what it is watched by."""
+    """A parsed command line: a program, and the tools and settings for it."""
 
     program: str
     is_module: bool
     arguments: tuple[str, ...]
     values: dict[str, str]  # settings
     python: tuple[str, ...] = ()  # options of the interpreter
-    fail_on: tuple[str, ...] = ()  # findings of the tools that make the exit code 1
+    fail_on: tuple[str, ...] = ()  # kinds of findings that make the exit code 1
 
     @classmethod
     def of(cls, program: Program, values: dict[str, str], fail_on: tuple[str, ...] = ()) -> Self:
-        """The request for a script or a module."""
+        """Build the request for a script or a module."""
         module = program.kind == "module"
         return cls(program.name, module, program.arguments, values, program.python, fail_on)
 
@@ -62,9 +62,9 @@ class Request:
 
 
 def run(request: Request, start: Callable[[], Stop] | None = None) -> None:
-    """Runs the program with its arguments, and the tools around it; its exit code is kept.
+    """Run the program under the tools and exit with its exit code.
 
-    `start` starts the tools that OP_TOOLS_RUN names; without it, by the entry point of op_tools.
+    `start` starts the tools that OP_TOOLS_RUN names; default: the entry point of op_tools.
     """
     settings.watch_children(request.values)
     with errors_as_text():
@@ -85,7 +85,7 @@ def run(request: Request, start: Callable[[], Stop] | None = None) -> None:
 
 @contextmanager
 def errors_as_text() -> Iterator[None]:
-    """Show an error of this project by its text, and exit with status 2: no traceback."""
+    """Print an error of this project as text and exit with status 2, without a traceback."""
     try:
         yield
     except DeeplinkError as error:
@@ -96,10 +96,10 @@ def errors_as_text() -> Iterator[None]:
 def execute(first: str, *rest: str) -> None:
     """Run what `python FIRST REST` runs, a script or `-m module`, as `__main__` of this process.
 
-    `__file__`, `sys.argv` and `sys.path[0]` are those that Python itself gives the program.
+    `__file__`, `sys.argv` and `sys.path[0]` get the values that Python itself sets.
     """
     here = os.getcwd()
-    if sys.path[:1] in ([here], [""]):  # of the `python -m` that started this process
+    if sys.path[:1] in ([here], [""]):  # entry of the `python -m` that started this process
         del sys.path[0]
     if first == "-m":
         sys.argv = list(rest)
@@ -129,7 +129,7 @@ def _put_first(folder: str) -> None:
 
 
 def own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """A program's error as Python shows it: without who started it, and without the tools."""
+    """Return a program's traceback without the frames of the starter and the tools."""
     while trace is not None and trace.tb_frame.f_code.co_filename in _STARTERS:
         trace = trace.tb_next
     at = trace

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`deeplink new-vendor NAME`: a package for a new chip that works at once, on the CPU.
+"""`deeplink new-vendor NAME`: create a package for a new chip that works at once, on the CPU.
 
-The templates are whole packages of vendors with made-up names: acme in Python, droplet in C.
+The templates are complete vendor packages with invented names: acme in Python, droplet in C.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from deeplink import vendor as vendors
 from deeplink.errors import DeeplinkError
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
-TEMPLATES = {"python": "acme", "c": "droplet"}  # a language, and the name in its template
-LEFT_OUT = ("README.md", "gaps.toml")  # of droplet: they are about droplet
+TEMPLATES = {"python": "acme", "c": "droplet"}  # language -> name in its template
+LEFT_OUT = ("README.md", "gaps.toml")  # files that describe droplet itself
 BUILT = (".so", ".pyc", ".o")
 README = """# {name}
 
@@ -37,7 +37,7 @@ It runs on the CPU: replace the bodies in `{sources}` by calls of the driver.
 def create(name: str, language: str, folder: Path) -> list[str]:
     """Write the package; return the commands that build, install and check it.
 
-    Raise DeeplinkError for a name that is no identifier or is taken, and for a folder that exists.
+    Raise DeeplinkError for a name that is no identifier or is in use, and for a folder that exists.
     """
     if not NAME.fullmatch(name):
         raise DeeplinkError(
@@ -66,7 +66,7 @@ def create(name: str, language: str, folder: Path) -> list[str]:
 
 
 def _rendered(name: str, language: str) -> dict[str, bytes]:
-    """The files of a template under the new name, by their paths in the package."""
+    """Render the files of a template under the new name, by their paths in the package."""
     old = TEMPLATES[language]
     found = {}
     for path, file in _walk(_template(language)):
@@ -78,7 +78,7 @@ def _rendered(name: str, language: str) -> dict[str, bytes]:
 
 
 def _template(language: str) -> Path:
-    """The folder of a template; that of C is the example droplet, of a checkout or of a wheel."""
+    """Return the folder of a template; for C, the example droplet of the checkout or the wheel."""
     package = Path(__file__).parents[1]
     if language == "python":
         return package / "scaffold" / "python"
@@ -86,7 +86,7 @@ def _template(language: str) -> Path:
     found = next((folder for folder in folders if folder.is_dir()), None)
     if found is None:
         raise DeeplinkError(
-            f"the template of droplet is not installed; looked in {folders[0]}.",
+            f"the template of droplet is not installed; there is no {folders[0]}.",
             "use --language python, or install deeplink from a checkout.",
         )
     return found

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings file: deeplink.toml, or [tool.deeplink] of pyproject.toml, in the working directory.
 
-DEEPLINK_CONFIG names another file. It is found and read once, at the first setting that is read.
+DEEPLINK_CONFIG names another file. The file is located and read once, by the first setting.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from deeplink.settings.groups import KEYS, ONLY_IN_FILE, SHARED, TOOL_SECTIONS
 
 NAME = "deeplink.toml"
 VARIABLES = ("DEEPLINK_CONFIG", "OP_TOOLS_CONFIG")  # the second is the older name
-_ALIASES = {"all": "tools"}  # sections by their older names
+_ALIASES = {"all": "tools"}  # older names of sections
 _KNOWN = frozenset(
     [*KEYS.values(), *ONLY_IN_FILE, *(f"{tool}.{key}" for tool in TOOL_SECTIONS for key in SHARED)]
 )
@@ -34,8 +34,8 @@ class File:
 
 
 def read(path: Path, table: str = "") -> File:
-    """Read a file, or the table of it that `table` names; SettingError for what is not allowed."""
-    import tomllib  # most processes have no settings file
+    """Read a file, or its table `table`; raise SettingError for what is not allowed."""
+    import tomllib  # imported on demand: most processes have no settings file
 
     try:
         data = tomllib.loads(path.read_text("utf-8"))
@@ -83,10 +83,10 @@ def _check(key: str, path: Path) -> None:
 
 
 def current() -> File:
-    """The file in force; SettingError where it cannot be read or has an unknown key."""
+    """Return the file in force; raise SettingError if it is unreadable or has an unknown key."""
     asked = _asked()
     if _state.file is None or _state.asked != asked:
-        found = _find(asked)  # may raise: then the next call reads it again
+        found = _find(asked)  # an error is not cached: the next call reads the file again
         _state.asked, _state.file = asked, found
     return _state.file
 
@@ -96,13 +96,13 @@ def _asked() -> str:
 
 
 def reload_file() -> None:
-    """Find and read the file again at the next setting that is read."""
+    """Locate and read the file again when the next setting is read."""
     _state.file = _state.folder = None
 
 
 @contextmanager
 def ignored() -> Iterator[None]:
-    """No file is in force inside the block."""
+    """Ignore the settings file inside the block."""
     before = _state.file, _state.asked
     _state.asked, _state.file = _asked(), File()
     try:
@@ -138,7 +138,7 @@ def _find(asked: str) -> File:
 
 
 def as_text(value: Any) -> str:
-    """The text that an environment variable would have for a value of the file."""
+    """Convert a value of the file to the text of an environment variable."""
     if isinstance(value, bool):
         return "1" if value else "0"
     if isinstance(value, list):

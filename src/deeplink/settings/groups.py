@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each setting is for, and its key in deeplink.toml: the order of docs/reference/settings.md.
+"""The purpose of each setting and its key in deeplink.toml, in the order of docs/reference/settings.md.
 
-A setting is in exactly one group. Its key is "" where no file can give it: it is needed before a
+A setting is in exactly one group. Its key is "" where no file can set it: it is needed before a
 file is read, or only for a single run.
 """
 
@@ -185,7 +185,7 @@ COMMON = (
     "CXX",
 )
 
-# Between processes of this project: a command sets them for the processes that it starts.
+# Variables between processes of this project: a command sets them for its child processes.
 INTERNAL = (
     "DEEPLINK_LOSS_FILE",
     "OP_BISECT_PLAN",
@@ -195,7 +195,7 @@ INTERNAL = (
     "OP_ONE_ITER_JSON",
 )
 
-# Names of the published documents of op_tools, DIPU and DICP. Their meaning is a contract.
+# Names in the published documents of op_tools, DIPU and DICP. Their meaning is a contract.
 PUBLISHED = (
     "OP_CAPTURE_LIST",
     "OP_CAPTURE_DISABLE_LIST",
@@ -233,7 +233,7 @@ PUBLISHED = (
 KEYS = {name: key for group in GROUPS for name, key in group.keys.items() if key}
 # Options of a tool that have no environment variable.
 ONLY_IN_FILE = tuple(f"autocompare.{word}" for word in ("sample", "bitwise", "recheck", "whole"))
-# Sections of tools: each takes the keys of [tools] for itself as well.
+# Sections of tools: each may override any key of [tools].
 TOOL_SECTIONS = tuple(
     KEYS[name].removesuffix(".ops") for name in KEYS if KEYS[name].endswith(".ops")
 )

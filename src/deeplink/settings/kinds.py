@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a setting is, and its kinds: how a text becomes a value."""
+"""The type of a setting and its kinds, which convert a text to a value."""
 
 import difflib
 import math
@@ -20,24 +20,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Setting(Generic[T]):
-    """One environment variable: its name, how its text is read, its default and its meaning.
+    """One environment variable: name, parser, default and documentation.
 
     Its key in the settings file, if it has one, is in `groups.KEYS`.
     """
 
     name: str
-    parse: Callable[[str], T]  # raises ValueError, with a reason, for a text it does not allow
+    parse: Callable[[str], T]  # raises ValueError with a reason for a text that is not allowed
     default: Callable[[], T]
     doc: str
     allowed: str
     show: Callable[[T], str] = str
-    empty_counts: bool = False  # set to nothing is a value of its own, as an empty list is
+    empty_counts: bool = False  # set to the empty text is a value, as an empty list is
 
     def get(self, section: str = "", source: File | None = None) -> T:
-        """The value in force now: of the environment, else of the settings file, else the default.
+        """Return the value in force: of the environment, else of the settings file, else the
+        default.
 
-        With `section`, the key of [section] goes before that of [tools]; `source` is read instead
-        of the settings file. SettingError for a value that is not allowed.
+        With `section`, the key of [section] overrides that of [tools]; `source` replaces the
+        settings
+        file. Raise SettingError for a value that is not allowed.
         """
         where, text = self._given(section, source)
         if not where:
@@ -56,12 +58,13 @@ class Setting(Generic[T]):
         return bool(self._given(section, source)[0])
 
     def text(self) -> str:
-        """The text that is given for the value in force, allowed or not; "" where none is."""
+        """Return the text of the value in force, allowed or not; "" where none is set."""
         return self._given("", None)[1]
 
     def origin(self) -> str:
-        """Where the value in force comes from: "environment", "default", or the path of the file,
-        without the working directory.
+        """Return the origin of the value in force: "environment", "default", or the path of the
+        file,
+        relative to the working directory.
         """
         where, _, _ = self._given("", None)[0].partition(": ")
         if where in ("", self.name):
@@ -69,8 +72,9 @@ class Setting(Generic[T]):
         return where.removeprefix(f"{Path.cwd()}{os.sep}")
 
     def _given(self, section: str, source: File | None) -> tuple[str, str]:
-        """What gives the value ("": nothing), and its text. A variable set to nothing asks for
-        the default, whatever the file says.
+        """Return the source of the value ("" for none) and its text.
+
+        A variable set to the empty text selects the default, whatever the file contains.
         """
         text = os.environ.get(self.name)
         if text is not None:
@@ -90,12 +94,12 @@ class Setting(Generic[T]):
 
 
 def text(name: str, default: str, doc: str, allowed: str = "any text") -> Setting[str]:
-    """A text, taken as it is."""
+    """Define a setting whose text is used unchanged."""
     return Setting(name, str, lambda: default, doc, allowed)
 
 
 def ranges(value: str) -> tuple[tuple[int, float], ...]:
-    """Numbers and ranges of numbers, "3,10-20,100-"; ValueError for an empty range."""
+    """Parse numbers and ranges of numbers, "3,10-20,100-"; ValueError for an empty range."""
     found: list[tuple[int, float]] = []
     for part in filter(None, (part.strip() for part in value.split(","))):
         match = re.fullmatch(r"(\d+)(-(\d*))?", part)
@@ -110,7 +114,7 @@ def ranges(value: str) -> tuple[tuple[int, float], ...]:
 
 
 def steps(name: str, doc: str) -> Setting[str]:
-    """Numbers and ranges of numbers, kept as text."""
+    """Define numbers and ranges of numbers, kept as text."""
 
     def parse(value: str) -> str:
         ranges(value)
@@ -122,7 +126,7 @@ def steps(name: str, doc: str) -> Setting[str]:
 def integer(
     name: str, default: int, doc: str, minimum: int | None = None, maximum: int | None = None
 ) -> Setting[int]:
-    """A whole number, between the bounds when there are any."""
+    """Define an integer within optional bounds."""
     allowed = "a whole number" + _bounds(minimum, maximum, str)
 
     def parse(value: str) -> int:
@@ -136,7 +140,7 @@ def integer(
 
 
 def parse_share(value: str) -> float:
-    """Read a share, "1%" or "0.01"; ValueError when it is not above 0 and at most 1."""
+    """Parse a share, "1%" or "0.01"; ValueError unless it is above 0 and at most 1."""
     try:
         found = float(value[:-1]) / 100 if value.endswith("%") else float(value)
     except ValueError:
@@ -147,17 +151,17 @@ def parse_share(value: str) -> float:
 
 
 def parse_limit(value: str) -> float:
-    """Read a share that is a limit; "none" is infinite."""
+    """Parse a share that is a limit; "none" is infinite."""
     return math.inf if value.lower() == "none" else parse_share(value)
 
 
 def share(name: str, default: T, doc: str) -> Setting[float | T]:
-    """A part of something, as a percentage or a number up to 1."""
+    """Define a share, as a percentage or a number up to 1."""
     return Setting(name, parse_share, lambda: default, doc, "a share, as 1% or 0.01", _share_text)
 
 
 def limit(name: str, doc: str) -> Setting[float | None]:
-    """A share that is a limit, or "none"; not set: None, and the tool decides."""
+    """Define a share that is a limit, or "none"; None when not set: the tool decides."""
     return Setting(name, parse_limit, lambda: None, doc, "a share, as 25%, or none", _share_text)
 
 
@@ -168,7 +172,7 @@ def _share_text(value: object) -> str:
 
 
 def boolean(name: str, default: bool, doc: str) -> Setting[bool]:
-    """Yes or no, in the usual spellings."""
+    """Define a boolean, in the usual spellings."""
     spellings = {"1": True, "true": True, "yes": True, "on": True}
     spellings |= {"0": False, "false": False, "no": False, "off": False}
 
@@ -183,7 +187,7 @@ def boolean(name: str, default: bool, doc: str) -> Setting[bool]:
 
 
 def size(name: str, default: int, doc: str, minimum: int = 0) -> Setting[int]:
-    """A number of bytes, plain or with a unit; units are powers of 1024."""
+    """Define a number of bytes, plain or with a unit; units are powers of 1024."""
     allowed = "bytes, such as 16GiB, 512M or 1048576" + _bounds(minimum or None, None, show_size)
     return Setting(
         name,
@@ -196,7 +200,7 @@ def size(name: str, default: int, doc: str, minimum: int = 0) -> Setting[int]:
 
 
 def words(name: str, default: Sequence[str], doc: str) -> Setting[tuple[str, ...]]:
-    """A list with commas between; blanks around a word and empty words are dropped."""
+    """Define a comma-separated list; blanks around a word and empty words are dropped."""
 
     def parse(value: str) -> tuple[str, ...]:
         return tuple(word.strip() for word in value.split(",") if word.strip())
@@ -205,13 +209,15 @@ def words(name: str, default: Sequence[str], doc: str) -> Setting[tuple[str, ...
 
 
 def operators(name: str, default: Sequence[str], doc: str) -> Setting[tuple[str, ...]]:
-    """A list of operators; set to nothing it is the empty list, which no operator is in."""
+    """Define a list of operators; set to the empty text it is the empty list, which matches
+    nothing.
+    """
     allowed = "full names or regular expressions, with commas between"
     return Setting(name, split_list, lambda: tuple(default), doc, allowed, ",".join, True)
 
 
 def split_list(text: str) -> tuple[str, ...]:
-    """The entries of a list, trimmed; a comma inside brackets belongs to its entry."""
+    """Split a list into trimmed entries; a comma inside brackets belongs to its entry."""
     entries, depth, start = [], 0, 0
     for at, letter in enumerate(text):
         depth += (letter in "([{") - (letter in ")]}")
@@ -223,7 +229,7 @@ def split_list(text: str) -> tuple[str, ...]:
 
 
 def tolerance(name: str, doc: str) -> Setting[tuple[float, float] | None]:
-    """`atol,rtol`, as the classic tools write it; None when it is not set."""
+    """Define `atol,rtol`, as in the published documents; None when it is not set."""
 
     def parse(value: str) -> tuple[float, float]:
         try:
@@ -242,7 +248,7 @@ def _show_tolerance(pair: tuple[float, float] | None) -> str:
 
 
 def casts(name: str, default: str, doc: str) -> Setting[dict[str, str]]:
-    """`torch.float16->torch.float32,…` as a dict of names of types, without their "torch."."""
+    """Define `torch.float16->torch.float32,…` as a dict of type names without "torch."."""
 
     def parse(value: str) -> dict[str, str]:
         pairs = [part.split("->") for part in value.split(",") if part.strip()]
@@ -257,7 +263,7 @@ def casts(name: str, default: str, doc: str) -> Setting[dict[str, str]]:
     return Setting(name, parse, lambda: parse(default), doc, allowed, show)
 
 
-# Types by the names that torch gives them; `deeplink` reads settings before torch is imported.
+# Type names as in torch; they are listed because `deeplink` reads settings before it imports torch.
 _DTYPES = (
     "float16 bfloat16 float32 float64 complex32 complex64 complex128 int8 int16 int32 int64 uint8 "
     "bool float8_e4m3fn float8_e5m2"
@@ -276,7 +282,9 @@ def _dtype(text: str) -> str:
 
 
 def path(name: str, default: Callable[[], Path], doc: str) -> Setting[Path]:
-    """A path; `~` is the home directory. The default is a function: it may depend on others."""
+    """Define a path; `~` is the home directory. The default is a function, as it may depend on
+    others.
+    """
 
     def show(value: Path) -> str:
         return "" if value == Path() else str(value)
@@ -285,7 +293,7 @@ def path(name: str, default: Callable[[], Path], doc: str) -> Setting[Path]:
 
 
 def choice(name: str, default: str, doc: str, choices: Sequence[str]) -> Setting[str]:
-    """One word out of a few, in any case of letters."""
+    """Define one word of a fixed set, case-insensitive."""
 
     def parse(value: str) -> str:
         if value.lower() in choices:
@@ -301,7 +309,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGTP]?)(?:iB|B)?)", re.IGNORECASE)
 
 
 def parse_size(value: str) -> int:
-    """Bytes of a text such as "16GiB", "1.5g" or "4096"; ValueError when it is none."""
+    """Parse "16GiB", "1.5g" or "4096" to bytes; ValueError for another text."""
     match = _SIZE.fullmatch(value.strip())
     if match is None:
         raise ValueError("it is not a size")
@@ -310,7 +318,7 @@ def parse_size(value: str) -> int:
 
 
 def show_size(count: int) -> str:
-    """The shortest exact spelling of a size: "16GiB", or "1000" when no unit divides it."""
+    """Return the shortest exact spelling of a size: "16GiB", or "1000" when no unit divides it."""
     for power in range(len(UNITS) - 1, 0, -1):
         if count and count % 1024**power == 0:
             return f"{count // 1024**power}{UNITS[power]}iB"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment of this process and of those that it starts: what is written, and other
-programs' variables.
+"""The environment of this process and its children: variables written, and those of
+other programs.
 """
 
 import os
@@ -15,7 +15,7 @@ from deeplink.settings.rows import DEEPLINK_VENDOR, DITORCH, DITORCH_QUIET
 
 @contextmanager
 def asking_for(vendor: str) -> Iterator[None]:
-    """Set DEEPLINK_VENDOR inside the block, for the processes that it starts too; "": no change.
+    """Set DEEPLINK_VENDOR inside the block, for child processes too; "": no change.
 
     Does not check the name: `deeplink.vendor.using` does.
     """
@@ -34,7 +34,7 @@ def asking_for(vendor: str) -> Iterator[None]:
 
 @contextmanager
 def quiet(on: bool) -> Iterator[None]:
-    """Set DITORCH_QUIET inside the block, for the processes that it starts too; else no change."""
+    """Set DITORCH_QUIET inside the block, for child processes too; no change when `on` is False."""
     before = os.environ.get(DITORCH_QUIET.name)
     if on:
         os.environ[DITORCH_QUIET.name] = "1"
@@ -48,15 +48,16 @@ def quiet(on: bool) -> Iterator[None]:
 
 
 def activate_children() -> None:
-    """DITORCH is on in processes started from here (torchrun's workers, spawned ones), unless the
-    environment says otherwise.
+    """Activate ditorch in child processes (torchrun's workers, spawned ones), unless the
+    environment
+    sets DITORCH.
     """
     os.environ.setdefault(DITORCH.name, "1")
 
 
 @contextmanager
 def activated_children() -> Iterator[None]:
-    """`activate_children` for the processes that the block starts."""
+    """Activate ditorch in the child processes that the block starts."""
     before = os.environ.get(DITORCH.name)
     activate_children()
     try:
@@ -67,19 +68,20 @@ def activated_children() -> Iterator[None]:
 
 
 def watch_children(values: Mapping[str, str]) -> None:
-    """Settings of op_tools in this process and in those started from here."""
+    """Set variables of op_tools in this process and its children."""
     os.environ.update(values)
 
 
 def environment(values: Mapping[str, str], without: Sequence[str] = ()) -> dict[str, str]:
-    """The environment of a process that is to have these settings, and the default of those
-    `without`, whatever the environment and the settings file say.
+    """Return the environment for a child process with these settings, and with the default of those
+    in
+    `without`, whatever the environment and the settings file contain.
     """
     return {**os.environ, **dict.fromkeys(without, ""), **values}
 
 
 def become(values: Mapping[str, str]) -> None:
-    """This process has the environment that another one was to have."""
+    """Replace the environment of this process by one that `environment` computed."""
     os.environ.clear()
     os.environ.update(values)
     reload_file()
@@ -89,14 +91,14 @@ _WATCHED: dict[str, list[Callable[[], None]]] = {}
 
 
 def watch(setting: Setting[Any], changed: Callable[[], None]) -> None:
-    """Calls `changed` after this program sets or unsets the variable by `os.environ`."""
+    """Call `changed` after this program sets or unsets the variable through `os.environ`."""
     _WATCHED.setdefault(setting.name, []).append(changed)
     if type(os.environ) is not _Watched:
         os.environ.__class__ = _Watched
 
 
 class _Watched(type(os.environ)):  # type: ignore[misc]  # os._Environ has no public name
-    """The environment, telling who asked of changes; reading it costs what it did."""
+    """os.environ with change callbacks; reading it has no extra cost."""
 
     def __setitem__(self, name: str, value: str) -> None:
         super().__setitem__(name, value)
@@ -110,22 +112,24 @@ class _Watched(type(os.environ)):  # type: ignore[misc]  # os._Environ has no pu
 
 
 def hide_cuda() -> None:
-    """Keeps CUDA's devices from this process, by a variable that is not ours: CUDA reads it when
-    it starts, and offers no other way.
+    """Hide CUDA's devices from this process by CUDA's own variable, which CUDA reads at start-up.
+
+    CUDA has no other interface for this.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 def leave_out_amx() -> str:
-    """Keeps oneDNN from AMX in processes started from here, by a variable of oneDNN's own that a
-    user's value goes before; returns the assignment.
+    """Disable AMX for oneDNN in child processes unless the user set oneDNN's variable.
+
+    Return the assignment as text.
     """
     name = "ONEDNN_MAX_CPU_ISA"
     return f"{name}={os.environ.setdefault(name, 'AVX512_CORE_FP16')}"
 
 
 def columns() -> int:
-    """The width that the environment gives to what is printed; 0 when it gives none."""
+    """Return the terminal width that the environment sets; 0 when it sets none."""
     text = os.environ.get("COLUMNS", "")
     return int(text) if text.isdigit() else 0
 
@@ -140,17 +144,17 @@ def locale() -> str:
 
 
 def rank() -> int:
-    """The rank that a launcher gave this process, by torchrun's variable; 0 without one."""
+    """Return the rank of this process from torchrun's variable; 0 without one."""
     return int(os.environ.get("RANK", "0") or 0)
 
 
 def world() -> int:
-    """How many ranks a launcher started, by torchrun's variable; 1 without one."""
+    """Return the number of ranks from torchrun's variable; 1 without one."""
     return int(os.environ.get("WORLD_SIZE", "1") or 1)
 
 
 def label() -> str:
-    """Free text in the name of the process monitor's file, by the classic variable `label`."""
+    """Return the variable `label`, free text for the name of the process monitor's file."""
     return os.environ.get("label", "")  # noqa: SIM112 (as the classic tools write it)
 
 

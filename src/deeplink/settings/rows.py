@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every environment variable that the project reads: typed, documented, read late.
+"""Every environment variable of the project: typed, documented, read on use.
 
-A setting is read when its `get()` is called, so it may change at run time. Set to nothing, it
-has its default. Reading writes nothing; the functions that do write say so. A new one is a row
-here, at the place of its part, and a line of `groups.py`: its task and its key in the file.
+A setting is read when its `get()` is called, so it may change at run time. Set to the empty text,
+it has its default. Reading writes nothing. A new setting is a row here, among those of its part,
+and a line of `groups.py`: its task and its key in the file.
 """
 
 import os
@@ -33,12 +33,12 @@ PREFIXES = ("DEEPLINK_", "DICP_", "DIPU_", "DITORCH", "DLINFER_", "OP_", "AUTOCO
 
 
 def table() -> list[Setting[Any]]:
-    """All settings, in the order in which they are written below."""
+    """Return all settings, in the order in which they are written below."""
     return [value for value in globals().values() if isinstance(value, Setting)]
 
 
 def _user_cache() -> Path:
-    # Both are other programs' variables, so they are read here and are no rows of the table.
+    # Both are variables of other programs: they are read here and are no rows of the table.
     cache = os.environ.get("XDG_CACHE_HOME", "")
     return Path(cache) if cache else Path.home() / ".cache"
 
@@ -224,7 +224,7 @@ DLINFER_VLLM = boolean(
 )
 CXX = text("CXX", "c++", "The C++ compiler of the native build.", "a command or a path")
 
-# op_tools. Each tool has a list of what it takes and a list of what it leaves.
+# op_tools. Each tool has a list of the operators that it selects and a list that it excludes.
 
 _TOOLS = {
     "CAPTURE": ("captured", ()),
@@ -436,12 +436,14 @@ OP_TOOLS_MAX_CACHE_SIZE = integer(
 
 
 def op_lists(tool: str) -> tuple[Setting[tuple[str, ...]], Setting[tuple[str, ...]]]:
-    """The two lists of a tool, by its word: CAPTURE, TIME_MEASURE, …"""
+    """Return the two lists of a tool by its variable's word: CAPTURE, TIME_MEASURE, …"""
     return globals()[f"OP_{tool}_LIST"], globals()[f"OP_{tool}_DISABLE_LIST"]
 
 
 def op_tolerance(operator: str, dtype: str) -> tuple[float, float] | None:
-    """`atol,rtol` for an operator's results of a type: its own, else the type's, else for all."""
+    """Return `atol,rtol` for an operator's results of a type: its own, else the type's, else the
+    common.
+    """
     own = f"AUTOCOMPARE_ERROR_TOLERANCE_{dtype.upper()}"
     values = current().values
     for name in (f"{operator.upper()}_{own}", own, AUTOCOMPARE_ERROR_TOLERANCE.name):
@@ -455,7 +457,7 @@ def op_tolerance(operator: str, dtype: str) -> tuple[float, float] | None:
 
 
 def op_casts(operator: str) -> dict[str, str] | None:
-    """{OP}_OP_DTYPE_CAST_DICT: the types of one operator's reference, when they are set."""
+    """Return the types of one operator's reference ({OP}_OP_DTYPE_CAST_DICT); None when not set."""
     name = f"{operator.upper()}_OP_DTYPE_CAST_DICT"
     if name not in os.environ:  # hot path
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings as they stand in this process, and variables that look like one."""
+"""The settings in force in this process, and unknown variables that resemble a setting."""
 
 import difflib
 import os
@@ -20,7 +20,7 @@ _FILE = DEEPLINK_CONFIG.name
 
 @dataclass(frozen=True)
 class InForce:
-    """A setting as it stands now. `problem` is empty unless its value is not allowed."""
+    """A setting in force. `problem` is empty unless its value is not allowed."""
 
     name: str
     value: str
@@ -33,8 +33,9 @@ class InForce:
 
 @dataclass(frozen=True)
 class Unknown:
-    """A variable that looks like a setting and is none: `meant` is the nearest setting, `hint` says
-    what to do in place of a variable of older documents.
+    """A variable that resembles a setting: `meant` is the nearest setting; `hint` is the
+    replacement
+    of a variable of older documents.
     """
 
     name: str
@@ -42,20 +43,20 @@ class Unknown:
     hint: str = ""
 
 
-# Variables of published documents that nothing reads.
+# Variables of published documents that no code reads.
 _ANSWERS: Mapping[str, str] = MappingProxyType(
     {
         "DIPU_DEVICE": "set DEEPLINK_VENDOR to the vendor's name: it is chosen when a program "
         "runs, not when torch_dipu is built.",
         "DITORCH_DISABLE_MOCK": "remove it: ditorch is active only where `import ditorch`, "
-        "DITORCH=1 or `deeplink run` asks for it.",
+        "DITORCH=1 or `deeplink run` activates it.",
         "DICP_TOPS_DIPU": "remove it: a compiled graph runs on the device of its tensors.",
     }
 )
 
 
 def in_force() -> list[InForce]:
-    """Each setting that is not internal: its value and where it comes from.
+    """Return each setting that is not internal, with its value and origin.
 
     Never raises: a bad value is a problem, and a settings file that cannot be read is a problem of
     DEEPLINK_CONFIG.
@@ -71,14 +72,14 @@ def in_force() -> list[InForce]:
 
 
 def unknown() -> list[Unknown]:
-    """The variables of the environment that start like ours and that nothing reads."""
+    """Return the environment variables with a prefix of the project that no code reads."""
     known = [setting.name for setting in table()]
     names = sorted(n for n in os.environ if n.startswith(PREFIXES) and n not in known)
     return [_unknown(name, known) for name in names]
 
 
 def warning(row: Unknown) -> str:
-    """The text for a variable that looks like a setting and is none."""
+    """Format the warning about a variable that resembles a setting."""
     meant = f"; did you mean {row.meant}?" if row.meant else ""
     hint = f".\nHint: {row.hint}" if row.hint else ""
     return f"{row.name} is set, but nothing reads it{meant}{hint}"

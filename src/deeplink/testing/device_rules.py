@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every suite obeys on one device: `[device]` of a vendor's gaps.toml, with reasons.
+"""Rules for one device that every test suite follows: `[device]` of a vendor's gaps.toml.
 
 [device]
-dtypes = ["float32", "bfloat16"]   what the chip has; no suite runs another
+dtypes = ["float32", "bfloat16"]   the types of the chip; no suite uses another
 
 [[device.skip]]
-op = "linalg.eig*"                 a pattern of whole names; `nn.functional.` may be left out
-dtype = "*"                        or one
+op = "linalg.eig*"                 a pattern of whole names; `nn.functional.` is optional
+dtype = "*"                        or one type
 reason = "why"
 
-[[device.tolerance]]               of the suites that hold results against the CPU's
+[[device.tolerance]]               for suites that compare results with the CPU's
 op = "tanh"
 dtype = "float32"
 bound = 2e-3                       relative, and absolute near zero
@@ -37,7 +37,7 @@ def _is_meant(pattern: str, op: str) -> bool:
 
 @dataclass(frozen=True)
 class Skip:
-    """An op that is not run."""
+    """An op that the suites skip, with the reason."""
 
     op: str
     dtype: str
@@ -46,7 +46,7 @@ class Skip:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """An op whose results may be further off than the CPU's."""
+    """A larger tolerance for an op's results, with the reason."""
 
     op: str
     dtype: str
@@ -56,14 +56,14 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Rules:
-    """One device's rules; without a file, none."""
+    """The rules of one device; empty without a file."""
 
     dtypes: tuple[str, ...] = ()
     skips: tuple[Skip, ...] = ()
     tolerances: tuple[Tolerance, ...] = ()
 
     def left_out(self, op: str, dtype: str) -> str:
-        """Why an op is not run in a dtype; "" where it is."""
+        """Return why an op is skipped in a dtype; "" when it is not skipped."""
         if self.dtypes and dtype not in self.dtypes:
             return f"the chip has no {dtype}"
         for skip in self.skips:
@@ -72,13 +72,13 @@ class Rules:
         return ""
 
     def bound(self, op: str, dtype: str) -> float | None:
-        """What an op's results in a dtype may be off; None: no more than anyone's."""
+        """Return the tolerance of an op in a dtype; None for the default of the suite."""
         found = [t.bound for t in self.tolerances if t.dtype == dtype and _is_meant(t.op, op)]
         return found[-1] if found else None
 
 
 def read(path: Path | None) -> Rules:
-    """The section of a file; an entry that is misspelt or has no reason is an error."""
+    """Read the rules of a file; raise DeeplinkError for a misspelt key or a missing reason."""
     if path is None or not path.is_file():
         return Rules()
     try:

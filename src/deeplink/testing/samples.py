@@ -14,12 +14,12 @@ from torch.utils import _pytree as pytree
 
 SEED = 20
 
-# Their values are whatever the memory held: only dtype and shape can be compared.
+# Ops that return uninitialised memory: only dtype and shape can be compared.
 UNINITIALISED = frozenset(
     "empty empty_like empty_permuted empty_strided new_empty new_empty_strided resize_ "
     "resize_as_".split()
 )
-# Tensors among these positional arguments are read by the host, on CUDA too.
+# Positional arguments whose tensors the host reads, on CUDA too.
 STAYS_ON_HOST = MappingProxyType(
     {
         "tensor_split": frozenset({0}),
@@ -35,7 +35,9 @@ Bound = Callable[[torch.dtype], float | None]
 
 @dataclass(frozen=True)
 class Run:
-    """One forward: outputs, the inputs that want gradients, whether the CPU drew random numbers."""
+    """One forward call: outputs, inputs that require gradients, whether it generated random
+    numbers.
+    """
 
     outputs: Any
     leaves: list[Tensor]
@@ -43,7 +45,7 @@ class Run:
 
 
 def call(op: Any, sample: Any, device: str) -> Run:
-    """The op on a copy of the sample on the device."""
+    """Call the op with a copy of the sample on the device."""
     move = Mover(device)
     host = STAYS_ON_HOST.get(op.name, frozenset())
     value = move(sample.input)
@@ -61,15 +63,16 @@ def call(op: Any, sample: Any, device: str) -> Run:
 
 
 def draw_from(seed: int, device: str) -> None:
-    """As torch.manual_seed, which looks at every back end there is, each time, and takes longer
-    than most calls."""
+    """Seed the CPU and one device, much faster than torch.manual_seed, which seeds
+    every backend.
+    """
     torch.default_generator.manual_seed(seed)
     if torch.device(device).type not in ("cpu", "meta"):
         torch.get_device_module(device).manual_seed_all(seed)
 
 
 def seeds(sample: Any, run: Run) -> list[Tensor]:
-    """One random gradient for each output that has one."""
+    """Create one random gradient for each differentiable output."""
     wanted = _differentiable(sample, run)
     for kind in {out.device.type for out in wanted} or {"cpu"}:
         draw_from(SEED, kind)
@@ -77,7 +80,9 @@ def seeds(sample: Any, run: Run) -> list[Tensor]:
 
 
 def gradients(sample: Any, run: Run, given: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-    """The gradients of the inputs, from those given for the outputs; none where there are none."""
+    """Compute the gradients of the inputs for given gradients of the outputs; empty if there are
+    none.
+    """
     roots = _differentiable(sample, run)
     if not roots or not run.leaves:
         return ()
@@ -142,10 +147,11 @@ class Mover:
 def compare(
     actual: Any, expected: Any, device: str, exact: bool, bound: Bound = lambda dtype: None
 ) -> None:
-    """AssertionError where the device's result is not the CPU's; values only where `exact`.
+    """Raise AssertionError if the device's result differs from the CPU's; values only if `exact`.
 
-    `bound` gives the tolerance of a dtype, None being torch's own; for Python's numbers it is asked
-    with their torch dtype.
+    `bound` returns the tolerance of a dtype, or None for torch's default. Python numbers are looked
+    up
+    by their torch dtype.
     """
     got, shape = pytree.tree_flatten(actual)
     want, wanted_shape = pytree.tree_flatten(expected)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A short self-test of a vendor's device: each check compares values with the CPU's.
 
-The device is reached only through torch and the vendor's device module. It seeds torch's
-generators, so it belongs in a process of its own (`deeplink doctor`), not in a training.
+The device is used only through torch and the vendor's device module. The checks seed torch's
+generators, so they belong in a separate process (`deeplink doctor`), not in a training.
 """
 
 import importlib
@@ -25,12 +25,12 @@ from deeplink.vendor import Vendor
 
 RANKS = 2
 TIMEOUT_SECONDS = 60.0
-MARK = "deeplink-selftest: "  # how a process of the collective check marks its error
+MARK = "deeplink-selftest: "  # prefix of the error that a process of the collective check prints
 
 
 @dataclass(frozen=True)
 class Check:
-    """The outcome of one check; a skipped one is ok, and its detail says why it was skipped."""
+    """The outcome of one check; a skipped check is ok, and `detail` has the reason for skipping."""
 
     name: str
     ok: bool
@@ -45,11 +45,11 @@ class Check:
 
 
 class _Skip(Exception):
-    """Raised by a check that has nothing to check on this device; the text is the reason."""
+    """Raised by a check that does not apply to this device; the text is the reason."""
 
 
 def run(vendor: Vendor) -> Iterator[Check]:
-    """The checks, each yielded as it ends. Never raises: a failure is a Check with its error."""
+    """Yield each check as it ends. Never raises: a failure is a Check with its error."""
     for name, check in CHECKS.items():
         start = time.perf_counter()
         ok, skipped = True, False
@@ -58,7 +58,8 @@ def run(vendor: Vendor) -> Iterator[Check]:
             detail = check(vendor)
         except _Skip as reason:
             detail, skipped = str(reason), True
-        except Exception as error:  # a vendor's code may raise anything; it is what we report
+        # a vendor's code may raise anything; the error is the result of the check
+        except Exception as error:
             detail, ok = f"{type(error).__name__}: {error}", False
         yield Check(name, ok, time.perf_counter() - start, detail, skipped)
 
@@ -69,7 +70,7 @@ def _load(device_module: str) -> None:
 
 
 def _api(vendor: Vendor) -> Any:
-    """The device's module in torch (torch.cuda and its mirrors)."""
+    """Return the device's module in torch (torch.cuda or an equivalent)."""
     return torch.get_device_module(vendor.device)
 
 
@@ -77,7 +78,9 @@ def _same(what: str, result: object, expected: object, **tolerances: float) -> N
     rows = compare(result, expected, **tolerances)  # type: ignore[arg-type]
     bad = worst(rows)
     if bad is not None and not all_close(rows):
-        raise DeeplinkError(f"{what}{bad.path}: {bad.message}", "the device computes wrongly here.")
+        raise DeeplinkError(
+            f"{what}{bad.path}: {bad.message}", "the device computes an incorrect result here."
+        )
 
 
 def _require(condition: bool, message: str) -> None:
@@ -100,7 +103,7 @@ def _copy(vendor: Vendor) -> str:
 
 
 def _fit(device: str, dtype: torch.dtype, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The weight after some steps of linear regression."""
+    """Return the weight after some steps of linear regression."""
     x, y = x.to(device, dtype), y.to(device, dtype)
     weight = torch.zeros(x.shape[1], 1, device=device, dtype=dtype, requires_grad=True)
     for _ in range(50):
@@ -151,7 +154,7 @@ def _streams(vendor: Vendor) -> str:
     missing = [name for name in ("Stream", "Event", "stream") if not hasattr(api, name)]
     if missing:
         raise _Skip(f"{vendor.device} has no {', '.join(missing)}")
-    host = torch.arange(64.0 * 64).reshape(64, 64) % 7  # small whole numbers: sums are exact
+    host = torch.arange(64.0 * 64).reshape(64, 64) % 7  # small integers: sums are exact
     x = host.to(vendor.device)
     side = api.Stream()
     start, end = api.Event(enable_timing=True), api.Event(enable_timing=True)
@@ -193,7 +196,7 @@ def _collective(vendor: Vendor) -> str:
         raise _Skip("the vendor names no collective")
     if vendor.device_module and _api(vendor).device_count() < RANKS:
         raise _Skip(f"{RANKS} devices are needed, {_api(vendor).device_count()} is visible")
-    # Kept here and given port 0: the store finds a free port and holds it, nobody can take it.
+    # Created here with port 0: the store selects a free port and holds it for the ranks.
     store = _store(0, is_master=True)
     names = [vendor.device, vendor.device_module, vendor.collective]
     with ExitStack() as stack:
@@ -203,14 +206,14 @@ def _collective(vendor: Vendor) -> str:
             command = [sys.executable, "-m", __name__, str(store.port), str(rank), *names]
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
             stack.callback(process.wait)
-            stack.callback(process.kill)  # undone in reverse: kill, then wait
+            stack.callback(process.kill)  # the stack runs in reverse: kill, then wait
             ranks.append((process, errors))
         _wait(vendor, ranks)
     return f"all_reduce of {RANKS} processes over {vendor.collective}"
 
 
 def _wait(vendor: Vendor, ranks: Sequence[tuple["subprocess.Popen[bytes]", IO[str]]]) -> None:
-    """Until every process has ended well; the first that fails is reported at once."""
+    """Wait until every process has exited with 0; raise at once for the first that fails."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         codes = [process.poll() for process, _ in ranks]
@@ -247,7 +250,7 @@ def _store(port: int, is_master: bool) -> Any:
 
 
 def _rank_main(port: int, rank: int, device: str, device_module: str, collective: str) -> None:
-    """One process of the collective check."""
+    """Run one process of the collective check."""
     torch.set_num_threads(1)
     _load(device_module)
     index = f":{rank}" if device_module else ""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worker processes: one that dies or hangs costs what it was doing, no more.
+"""Worker processes: a crash or hang costs only the task in progress.
 
-A pool decides what its workers do; here is what every pool needs. A worker is `python -m MODULE`,
-which connects, says and receives:
+A pool decides what its workers do; this module has what every pool needs. A worker is
+`python -m MODULE`, which connects, receives tasks and sends answers:
 
     line, options = workers.connect()
     while (task := line.receive()) is not workers.CLOSED:
@@ -32,15 +32,16 @@ from deeplink import settings
 
 # torch's own product on the CPU
 PROBE = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); x @ x"
-TAIL = 300  # characters of what a dead process said last
-NAP = 5.0  # seconds after which a pool looks around, at most
+TAIL = 300  # characters of a dead process's last output
+NAP = 5.0  # maximum seconds between two checks of a pool
 CRASHED, HUNG = "crashed", "hung"
 
 
 def spare_the_cpu(probe: str = PROBE) -> str:
-    """Some virtual machines announce AMX, and the CPU dies of it; what was done about it, if so.
+    """Disable AMX where the CPU announces it but does not have it; return what was done, or "".
 
-    Without this such a crash of the CPU's would be told as a chip's, or end a measurement.
+    On such virtual machines a crash of the CPU would be reported as one of the chip, or end a
+    measurement.
     """
     line = [sys.executable, "-c", probe]
     done = subprocess.run(line, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, check=False)
@@ -54,20 +55,21 @@ def spare_the_cpu(probe: str = PROBE) -> str:
 
 @dataclass(frozen=True)
 class Lost:
-    """What became of a worker that gives no answer."""
+    """Why a worker gives no answer."""
 
     status: str
     message: str
 
 
 class Worker:
-    """A process, the pipe to it, and since when it has been at what it does."""
+    """A process, the pipe to it, and the start time of its task."""
 
     def __init__(self, module: str, options: Mapping[str, Any]) -> None:
         self.pipe, theirs = Pipe()
         self.since, self._queued_before = time.monotonic(), 0.0
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the worker
-        life, ours = os.pipe()  # nobody writes to it: it closes when we end, however we do
+        # no one writes to it: it closes when this process ends for any reason
+        life, ours = os.pipe()
         self._life = open(ours, "wb")  # noqa: SIM115
         numbers = theirs.fileno(), life
         line = [sys.executable, "-X", "faulthandler", "-m", module]
@@ -77,35 +79,38 @@ class Worker:
             stdout=self._said,
             stderr=subprocess.STDOUT,
             pass_fds=numbers,
-            start_new_session=True,  # so that what it starts can be ended with it
+            start_new_session=True,  # so that its child processes can be ended with it
         )
         theirs.close()
         os.close(life)
 
     def give(self, what: Any) -> None:
-        """Something to do; its time begins."""
+        """Send a task and start its time."""
         self.begin()
-        with contextlib.suppress(OSError):  # it died just now: seen when we listen
+        with contextlib.suppress(OSError):  # the worker has just died, which `listen` reports
             self.pipe.send(what)
 
     def begin(self) -> None:
-        """Its time begins."""
+        """Restart the time of the task in progress."""
         self.since, self._queued_before = time.monotonic(), self._queued()
 
     def seconds(self) -> float:
-        """How long it has been at what it does, without what it waited for a processor."""
+        """Return the seconds since the task began, without the time spent waiting for
+        a processor.
+        """
         return time.monotonic() - self.since - (self._queued() - self._queued_before)
 
     def _queued(self) -> float:
-        """Seconds in all that it was ready to run, and others ran."""
+        """Return the total seconds in which the process was runnable but not running."""
         try:
             with open(f"/proc/{self._process.pid}/schedstat") as file:
                 return int(file.read().split()[1]) / 1e9
-        except (OSError, IndexError):  # gone, or a system that does not count it
+        # the process has ended, or the system does not provide the counter
+        except (OSError, IndexError):
             return self._queued_before
 
     def stop(self) -> None:
-        """Ends it, and what it started."""
+        """Kill the process and its child processes."""
         self.pipe.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -114,8 +119,8 @@ class Worker:
         self._said.close()
 
     def how(self) -> str:
-        """How it died: the signal or the exit code, and what was said last."""
-        with contextlib.suppress(subprocess.TimeoutExpired):  # its pipe is closed: gone in a moment
+        """Describe how the process died: signal or exit code, and its last output."""
+        with contextlib.suppress(subprocess.TimeoutExpired):  # its pipe is closed, so it ends soon
             self._process.wait(NAP)
         code = self._process.poll()
         name = f"exit code {code}"
@@ -133,7 +138,9 @@ AnyWorker = TypeVar("AnyWorker", bound=Worker)
 def listen(
     workers: Collection[AnyWorker], limit: Callable[[AnyWorker], float]
 ) -> Iterator[tuple[AnyWorker, Any]]:
-    """What workers say, once: each with its message, or Lost when it died or was over its limit."""
+    """Receive messages of the workers once: each with its message, or Lost if it died
+    or timed out.
+    """
     silent = {worker.pipe: worker for worker in workers}
     left = min((limit(worker) - worker.seconds() for worker in workers), default=0.0)
     for pipe in wait(list(silent), timeout=max(0.0, min(left, NAP))):
@@ -149,23 +156,23 @@ def listen(
 
 
 def threads(jobs: int) -> int:
-    """Of one process, when so many share this machine."""
+    """Return the number of threads for each of `jobs` processes on this machine."""
     return max(1, (os.cpu_count() or 1) // jobs)
 
 
 def _last_words(text: str) -> str:
-    """Python's own account of a crash, from its first line on; else the end of the output."""
+    """Return Python's crash report from its first line on; else the end of the output."""
     before, mark, account = text.rpartition("Fatal Python error: ")
     if not mark:
         return " ".join(text.split())[-TAIL:]
-    said = " ".join(before.split())[-TAIL:]  # a library may have said why it gives up
+    said = " ".join(before.split())[-TAIL:]  # a library may have printed why it aborts
     stack = " ".join(account.partition("Extension modules: ")[0].split())[:TAIL]
     return f"{said} {mark}{stack}".strip()
 
 
-# The other side.
+# In the worker process.
 
-CLOSED = object()  # what is received when nobody asks any more
+CLOSED = object()  # received when there are no more tasks
 
 
 class Line:
@@ -175,11 +182,11 @@ class Line:
         self._pipe = pipe
 
     def say(self, what: Any) -> None:
-        # by value: torch's own way through a pipe shares the memory of a process that may die
+        # by value: torch's own pickling shares memory of a process that may die
         self._pipe.send_bytes(pickle.dumps(what))
 
     def receive(self) -> Any:
-        """What there is to do; CLOSED when there is nothing more."""
+        """Wait for the next task; CLOSED when there are no more."""
         try:
             return self._pipe.recv()
         except EOFError:
@@ -187,21 +194,21 @@ class Line:
 
 
 def connect() -> tuple[Line, dict[str, Any]]:
-    """The line of a worker process, and the options that it was started with."""
+    """Return the line of a worker process and the options that it was started with."""
     _, pipe, life, options = sys.argv
     _end_with(int(life))
     return Line(Connection(int(pipe))), json.loads(options)
 
 
 def _end_with(life: int) -> None:
-    """Lets the system end this process and what it starts when the other end of a pipe closes.
+    """Let the system end this process group when the other end of a pipe closes.
 
-    No thread waits for that: a kernel that hangs may never let one run.
+    A signal is used instead of a thread: a hanging kernel may block all threads of Python.
     """
     fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
     ended = select.poll()
     ended.register(life, 0)
-    if ended.poll(0):  # before we asked
+    if ended.poll(0):  # it closed before the handler was installed
         sys.exit(1)

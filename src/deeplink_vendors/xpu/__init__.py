@@ -14,9 +14,7 @@ def is_available() -> bool:
     if not torch.xpu._is_compiled():  # torch.backends has no word for it
         raise VendorUnavailable(f"this torch build ({torch.__version__}) has no XPU")
     if torch.xpu.device_count() == 0:
-        raise VendorUnavailable(
-            "no XPU is visible", f"look at its driver, and at {VISIBLE_DEVICES}."
-        )
+        raise VendorUnavailable("no XPU is visible", f"check its driver, and {VISIBLE_DEVICES}.")
     return True
 
 
