@@ -8,7 +8,7 @@ from ditorch.session import activate, current, undo
 
 __all__ = ["DitorchWarning", "Report", "Unsupported", "activate", "current", "report", "undo"]
 
-# `python -m ditorch` activates after it has read its options: `--vendor` chooses the device.
-# While Python looks for the module of `-m`, sys.argv[0] is "-m", and the rest is the module's.
+# `python -m ditorch` activates after it has parsed its options: `--vendor` chooses the device.
+# While Python searches for the module of `-m`, sys.argv[0] is "-m", and the rest is the module's.
 if not (sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)] in ("ditorch", "-mditorch")):
     activate()

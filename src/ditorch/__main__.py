@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m ditorch run train.py …`: a CUDA program as it is, on the vendor's device."""
+"""`python -m ditorch run train.py …`: run an unchanged CUDA program on the vendor's device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Here(Host):
             raise DeeplinkError("--fail-on is an option of `deeplink run`.", "use `deeplink run`.")
         from ditorch import session
 
-        settings.watch_children(request.values)  # the vendor is one of them
+        settings.watch_children(request.values)  # the vendor is one of the values
         settings.activate_children()
         session.activate(request.vendor or None)
         runner.run(request)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA calls of the program: which were used, which have no equivalent here, and from where."""
+"""The CUDA calls of the program: which were mapped, which have no equivalent, with call sites."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.compiler import is_dynamo_compiling
 
 from deeplink.errors import DeeplinkError
 
-# whether a call without an equivalent raises; asked at each such call
+# whether a call without an equivalent raises; evaluated at each such call
 strict: Callable[[], bool] = lambda: False  # noqa: E731  # assigned by the session
 
 
@@ -31,7 +31,7 @@ class DitorchWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Missed:
-    """A call without an equivalent: where it stands in the program and what to do instead."""
+    """A call without an equivalent: its place in the program and what to use instead."""
 
     name: str  # "torch.cuda.utilization"
     site: str  # "train.py:12"
@@ -41,18 +41,20 @@ class Missed:
 
 @dataclass(frozen=True)
 class Report:
-    """What the program called so far."""
+    """The CUDA calls of the program so far."""
 
-    used: tuple[str, ...]  # names that were mapped, in the order of their first use
+    used: tuple[str, ...]  # mapped names, in the order of their first use
     missed: tuple[Missed, ...]
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """One row per name or call site: call, state, site, times, reason."""
+        """Return one row per name or call site: call, state, site, times, reason."""
         mapped = [(name, "mapped", "", "", "") for name in self.used]
         return mapped + [(m.name, "missed", m.site, str(m.count), m.reason) for m in self.missed]
 
     def render(self) -> str:
-        """The same as text: a line per mapped call, then a line per missed call site."""
+        """Format the report: a line per mapped call, then a line per call site without an
+        equivalent.
+        """
         lines = [f"{len(self.used)} CUDA calls used and mapped"]
         lines += [f"  {name}" for name in self.used]
         lines.append(f"{len(self.missed)} call sites without an equivalent")
@@ -62,19 +64,23 @@ class Report:
 
 _used: dict[str, None] = {}  # a dict keeps the order
 _missed: dict[tuple[str, str], Missed] = {}
-_inside: set[str] = set()  # folders whose frames are not the program's
+_inside: set[str] = set()  # folders whose frames do not belong to the program
 
 
 def used(name: str) -> None:
-    """Remembers that a mapped name was called. Unseen by torch.compile: no break, no guard."""
+    """Record that a mapped name was called.
+
+    torch.compile does not trace it: it causes neither a graph break nor a guard.
+    """
     if not is_dynamo_compiling():  # hot path
         _used[name] = None
 
 
 def missed(name: str, reason: str, neutral: Any = None, fatal: bool = False) -> Any:
-    """A call without an equivalent: raises when strict or fatal, else warns once per call site.
+    """Handle a call without an equivalent: raise when strict or fatal, else warn once per call
+    site.
 
-    `reason` ends with the alternative. Returns the neutral value.
+    `reason` ends with the alternative. Return the neutral value.
     """
     frame, depth = _caller()
     site = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "unknown"
@@ -92,19 +98,19 @@ def missed(name: str, reason: str, neutral: Any = None, fatal: bool = False) -> 
 
 
 def report() -> Report:
-    """What was used and missed until now; what only torch itself calls is left out."""
+    """Return the calls recorded so far, without calls that torch itself makes."""
     public = (name for name in _used if not name.rpartition(".")[2].startswith("_"))
     return Report(tuple(public), tuple(_missed.values()))
 
 
 def reset() -> None:
-    """Forgets everything that was recorded."""
+    """Delete all recorded calls."""
     _used.clear()
     _missed.clear()
 
 
 def belongs_inside(module: Any) -> None:
-    """Frames of this module's package are not the program's: its user is further up."""
+    """Exclude this module's package from call sites: a call counts for the frame that called it."""
     file = getattr(module, "__file__", None)
     if file:
         _inside.add(_folder(file))
@@ -115,12 +121,14 @@ def _folder(file: str) -> str:
 
 
 def called_from_inside(depth: int) -> bool:
-    """Whether code of torch, of ditorch or of the vendor calls; `depth` frames above the caller."""
+    """Whether torch, ditorch or the vendor makes the call, from the frame `depth`
+    above the caller.
+    """
     return _is_inside(sys._getframe(depth + 1).f_code.co_filename)
 
 
 def asking_package() -> str:
-    """The package whose code called a patched function: the first that is not ditorch."""
+    """Return the package that called a patched function: the first one that is not ditorch."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
@@ -131,7 +139,7 @@ def asking_package() -> str:
 
 
 def _caller() -> tuple[FrameType | None, int]:
-    """The first frame that is the program's own, and the stacklevel that names it in `missed`."""
+    """Return the innermost frame of the program, and the stacklevel that names it in `missed`."""
     frame: FrameType | None = sys._getframe(1)  # `missed` itself
     depth = 1
     while frame is not None and _is_inside(frame.f_code.co_filename):

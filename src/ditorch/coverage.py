@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`deeplink coverage train.py`: what the chosen device does with each CUDA call of a program."""
+"""`deeplink coverage train.py`: report how the chosen device handles a program's CUDA calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOT_COVERED = "not covered"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call does on the chosen device, and what to do about it."""
+    """The effect of a call on the chosen device, and advice."""
 
     use: Use
     outcome: str
@@ -31,14 +31,14 @@ class Outcome:
 
 
 def outcome_of(use: Use, target: Target | None) -> Outcome:
-    """Ask the rules that map torch.cuda what the name does on the device."""
+    """Look up the effect of a name in the rules that map torch.cuda."""
     row = find(use.name)
     name = use.name
-    while row is None and "." in name:  # Stream.wait_event: of the class
+    while row is None and "." in name:  # Stream.wait_event: use the row of the class
         name = name.rpartition(".")[0]
         row = find(name)
     if row is None:
-        return Outcome(use, UNKNOWN, "not a name of torch.cuda that is known here")
+        return Outcome(use, UNKNOWN, "unknown name of torch.cuda")
     if target is None:  # the device is CUDA to torch itself
         return Outcome(use, SERVED, "")
     neutral = cuda_namespace.missing(row, target)
@@ -50,7 +50,7 @@ def outcome_of(use: Use, target: Target | None) -> Outcome:
 
 
 def check(path: Path, *, every: bool, json: str, vendor: str) -> int:
-    """Show what the chosen device does with the CUDA calls of a program; the exit code."""
+    """Print how the chosen device handles the CUDA calls of a program; return the exit code."""
     found = cuda_usage.scan(path)
     with using(vendor):
         active = session.activate()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.cuda, mapped by the table: each name by its rule, and undone with the rest."""
+"""torch.cuda, mapped by the table: each name is replaced by its rule, and restored by `undo`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ditorch.patches import Patches
 from ditorch.table import Row
 from ditorch.target import Target
 
-# arguments that name a device; only they are mapped
+# names of arguments that hold a device; other arguments are not mapped
 DEVICES = ("device", "peer_device")
 _ABSENT = object()
 
@@ -31,7 +31,7 @@ Call = Callable[..., Any]
 
 @dataclass(frozen=True)
 class _Name:
-    """A name of this torch's torch.cuda, with its row."""
+    """A name of the installed torch's torch.cuda, with its row."""
 
     row: Row
     owner: ModuleType
@@ -40,11 +40,11 @@ class _Name:
 
 
 def apply(patches: Patches, target: Target) -> None:
-    """Applies every row; a name that this torch does not have is passed over."""
+    """Apply every row; a name that the installed torch lacks is skipped."""
     for module in (target.module, sys.modules.get(target.vendor.device_module)):
         calls.belongs_inside(module)
     patches.later(calls.reset)
-    moved: dict[int, Any] = {}  # what could not be changed in place, by identity
+    moved: dict[int, Any] = {}  # objects that could not be changed in place, by identity
     for name in _present():
         replacement = _RULES[name.row.rule](name, target)
         if replacement is _ABSENT:
@@ -77,7 +77,7 @@ def _look_up(row: Row) -> _Name | None:
     return None if value is _ABSENT else _Name(row, owner, attribute, value)
 
 
-# The rules: each returns what the name becomes, or _ABSENT to leave it.
+# The rules: each returns the replacement of a name, or _ABSENT to keep the name.
 
 
 def _keep(name: _Name, target: Target) -> Any:
@@ -85,7 +85,10 @@ def _keep(name: _Name, target: Target) -> Any:
 
 
 def _direct(name: _Name, target: Target) -> Any:
-    """The vendor's name, else our own, else unsupported. On plain CPU our own comes first."""
+    """Map to the vendor's name, else to ditorch's fallback, else to an unsupported call.
+
+    On plain CPU the fallback has priority.
+    """
     row = name.row
     theirs = _vendors(row, target)
     if row.fallback and (theirs is _ABSENT or not target.has_index):
@@ -98,7 +101,9 @@ def _direct(name: _Name, target: Target) -> Any:
 
 
 def _class(name: _Name, target: Target) -> Any:
-    """A class that makes the vendor's objects, and whose instances are the vendor's."""
+    """Map a class: calling it creates the vendor's objects, and their instances are
+    its instances.
+    """
     theirs = _vendors(name.row, target)
     if not target.has_index or not isinstance(theirs, type):
         theirs = _function(name.row.fallback) if name.row.fallback else _ABSENT
@@ -129,7 +134,7 @@ def _noop(name: _Name, target: Target) -> Any:
 
 def _unsupported(name: _Name, target: Target) -> Any:
     row = name.row
-    if row.target:  # it may be made, as modules do when they are imported, but not used
+    if row.target:  # it may be created, as modules do on import, but not used
         return _recorded(row, _function(row.target), target)
     neutral = ast.literal_eval(row.neutral) if row.neutral else None
 
@@ -156,12 +161,12 @@ _RULES: Mapping[str, Callable[[_Name, Target], Any]] = {
 
 
 def missing(row: Row, target: Target) -> str | None:
-    """The value that a call returns after a warning, "" where it raises; None: it is served.
+    """Return the value of a call that warns, "" for a call that raises, None for a mapped name.
 
-    By the decisions of the rules above, without calling anything.
+    Evaluates the rules above without calling anything.
     """
     if row.rule == "unsupported":
-        return "" if row.target else row.neutral  # what row.target makes raises when it is used
+        return "" if row.target else row.neutral  # the object of row.target raises when it is used
     if row.rule not in ("direct", "class"):
         return None
     theirs = _vendors(row, target)
@@ -172,11 +177,11 @@ def missing(row: Row, target: Target) -> str | None:
     return row.neutral if theirs is _ABSENT else None
 
 
-# What the rules are made of.
+# Building blocks of the rules.
 
 
 def _vendors(row: Row, target: Target) -> Any:
-    """The vendor's object of that name, dots and all."""
+    """Return the vendor's object of a dotted name."""
     found: Any = target.module
     for part in (row.target or row.name).split("."):
         found = getattr(found, part, _ABSENT)
@@ -188,7 +193,7 @@ def _function(name: str) -> Any:
 
 
 def _recorded(row: Row, function: Call, target: Target) -> Call:
-    """Our own function with the target, remembered as used."""
+    """Wrap ditorch's function: bind the target and record each use."""
     full_name = row.full_name
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -199,7 +204,9 @@ def _recorded(row: Row, function: Call, target: Target) -> Call:
 
 
 def _adapted(name: _Name, theirs: Call, target: Target) -> Call:
-    """The vendor's function with CUDA's arguments: devices mapped, what it lacks left out."""
+    """Wrap the vendor's function for CUDA's arguments: map devices, drop arguments
+    that it lacks.
+    """
     full_name, ours = name.row.full_name, _parameters(name.value)
     if ours is None:
         return _passed_on(full_name, theirs)
@@ -263,9 +270,9 @@ def _passed_on(full_name: str, theirs: Call) -> Call:
 
 
 def _parameters(function: Any) -> dict[str, inspect.Parameter] | None:
-    """The named parameters; None when they are unknown."""
+    """Return the named parameters; None when they are unknown."""
     if inspect.isbuiltin(function):
-        return None  # in a CUDA build: what C functions say of their signatures is not so
+        return None  # in a CUDA build the signatures of C functions are incorrect
     try:
         found = inspect.signature(function).parameters
     except (TypeError, ValueError):  # written in C
@@ -275,9 +282,10 @@ def _parameters(function: Any) -> dict[str, inspect.Parameter] | None:
 
 
 def _stand_in(name: _Name, theirs: type, make: Call) -> type:
-    """A subclass of the vendor's class in name only: what it makes and knows is the vendor's.
+    """Create a subclass of the vendor's class whose calls and instance checks use the vendor's
+    class.
 
-    Where there is no vendor's class it stands for CUDA's own, which cannot be made.
+    Without a vendor's class it replaces CUDA's own class, which cannot be instantiated.
     """
     kind: Any = type(theirs)
 
@@ -305,17 +313,19 @@ def _stand_in(name: _Name, theirs: type, make: Call) -> type:
     return stand_in
 
 
-# How a name is changed.
+# Replacing a name.
 
 
 def _swap(patches: Patches, function: Any, replacement: Any) -> bool:
-    """In place, so that names taken beforehand see it; not for what is not plain Python."""
+    """Replace a function in place, so that existing references change too; False if not plain
+    Python.
+    """
     plain = isinstance(function, FunctionType) and function.__name__.isidentifier()
     return plain and not isinstance(replacement, type) and patches.swap(function, replacement)
 
 
 def _set_constructor(patches: Patches, kind: type, replacement: Call) -> None:
-    """A class that stays itself gets another constructor."""
+    """Replace the constructor of a class that keeps its identity."""
 
     @functools.wraps(vars(kind)["__init__"])
     def construct(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -325,7 +335,7 @@ def _set_constructor(patches: Patches, kind: type, replacement: Call) -> None:
 
 
 def _dressed(replacement: Any, before: Any) -> Any:
-    """The replacement with the name, the text and the signature of what it replaces."""
+    """Copy name, docstring and signature of the replaced object to the replacement."""
     if isinstance(replacement, type):
         if _parameters(before) is not None:
             replacement.__signature__ = inspect.signature(before)  # type: ignore[attr-defined]
@@ -334,18 +344,18 @@ def _dressed(replacement: Any, before: Any) -> Any:
 
 
 def _set_handle(patches: Patches, target: Target, kind: str) -> None:
-    """The vendor's streams and events say their handle under CUDA's name, too."""
+    """Give the vendor's streams and events CUDA's name for their handle."""
     theirs, name = getattr(target.module, kind, None), kind.lower()
     if not target.has_index or not isinstance(theirs, type) or hasattr(theirs, f"cuda_{name}"):
         return
-    with contextlib.suppress(TypeError):  # a class written in C takes no attributes
+    with contextlib.suppress(TypeError):  # a class written in C accepts no attributes
         own, number = f"{target.device}_{name}", f"{name}_id"
         handle = property(lambda self: getattr(self, own, None) or getattr(self, number))
         patches.set(theirs, f"cuda_{name}", handle)
 
 
 def _set_tensor_classes(patches: Patches, moved: Mapping[int, Any]) -> None:
-    """torch's set of legacy tensor types has ours in the place of CUDA's."""
+    """Replace CUDA's legacy tensor types in torch's set of tensor types."""
     classes = torch._tensor_classes
     before = set(classes)
 
@@ -358,8 +368,9 @@ def _set_tensor_classes(patches: Patches, moved: Mapping[int, Any]) -> None:
 
 
 def _set_everywhere(patches: Patches, moved: Mapping[int, Any]) -> None:
-    """In torch.cuda and wherever a module took the object from there."""
-    modules: list[Any] = list(sys.modules.values())  # some put other things there
+    """Replace an object in torch.cuda and in every module that imported it from there."""
+    # some programs put other objects into sys.modules
+    modules: list[Any] = list(sys.modules.values())
     for module in modules:
         if not isinstance(module, ModuleType):
             continue

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.distributed: `nccl` is the vendor's collective back end, `cuda` its device.
+"""torch.distributed: `nccl` maps to the vendor's collective backend, `cuda` to its device.
 
-User code that asked for nccl hears nccl back (`get_backend`, `get_backend_config`). torch's own
-code and the vendor's package hear the truth, except where torch knows nccl alone (`ONLY_NCCL`).
+User code that requested nccl sees nccl (`get_backend`, `get_backend_config`). torch and the
+vendor's package see the true backend, except in code that supports nccl alone (`ONLY_NCCL`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deeplink.process import gloo_shutdown
 from ditorch.patches import Patches, twin
 from ditorch.target import Target
 
-# torch modules with a path for nccl and an error, or a detour, for back ends they do not know
+# torch modules with a code path for nccl and an error or a slow path for unknown backends
 ONLY_NCCL = (
     "torch.distributed.nn.functional",
     "torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook",
@@ -31,12 +31,12 @@ ONLY_NCCL = (
 
 
 def apply(patches: Patches, target: Target) -> None:
-    """Patches what names a back end or a device; nothing where torch has no distributed part."""
+    """Patch the functions that take a backend or a device, if torch has a distributed part."""
     if not dist.is_available():
         return
     groups = Groups(target)
     c10d = dist.distributed_c10d
-    if not hasattr(c10d, "ProcessGroupNCCL"):  # torch asks isinstance(…, ProcessGroupNCCL)
+    if not hasattr(c10d, "ProcessGroupNCCL"):  # torch evaluates isinstance(…, ProcessGroupNCCL)
         patches.set(c10d, "ProcessGroupNCCL", ProcessGroupNCCL)
         patches.set(dist, "ProcessGroupNCCL", ProcessGroupNCCL)
     wrap(patches, dist.init_process_group, groups.init_process_group)
@@ -53,10 +53,12 @@ def apply(patches: Patches, target: Target) -> None:
 
 
 class ProcessGroupNCCL:
-    """Stands in where torch was built without NCCL: no group is one, and its options are told."""
+    """Replacement where torch was built without NCCL: no group is an instance; options are
+    reported.
+    """
 
     class Options:
-        """Takes what NCCL's options take; nothing of it has a meaning on another back end."""
+        """Accepts the arguments of NCCL's options; they have no effect on another backend."""
 
         def __init__(self, is_high_priority_stream: bool = False) -> None:
             self.is_high_priority_stream = is_high_priority_stream
@@ -65,26 +67,28 @@ class ProcessGroupNCCL:
 
 
 class Groups:
-    """The groups that were asked for under a CUDA name, by group name, and how to make them."""
+    """The process groups that were requested under a CUDA name, by group name, and
+    their creation.
+    """
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.asked: dict[str, str] = {}
 
     def init_process_group(self, original: Callable[..., Any], given: dict[str, Any]) -> Any:
-        """The default group: back end and device are the vendor's."""
-        asked = str(given.get("backend") or "nccl")  # CUDA's default, too
+        """Create the default group with the vendor's backend and device."""
+        asked = str(given.get("backend") or "nccl")  # nccl is CUDA's default
         self._make_ours(given, asked)
         if "gloo" in str(given["backend"]):
             gloo_shutdown.end_cleanly()
         result = original(**given)
-        self.asked.clear()  # group names start again with a new default group
+        self.asked.clear()  # group names restart with a new default group
         self._remember(dist.group.WORLD, asked)
         self._serve_device_tensors(dist.group.WORLD)
         return result
 
     def new_group(self, original: Callable[..., Any], given: dict[str, Any]) -> Any:
-        """A group of some ranks; without a back end's name, of the default group's."""
+        """Create a group of some ranks; without a backend name, with that of the default group."""
         asked = given.get("backend") or self.asked.get(_name(dist.group.WORLD), "")
         self._make_ours(given, given.get("backend"))
         group = original(**given)
@@ -93,10 +97,11 @@ class Groups:
         return group
 
     def split_group(self, original: Callable[..., Any], given: dict[str, Any]) -> Any:
-        """By the back end's own split where it has one, else one new group for each part."""
+        """Split by the backend if it can, else create one new group for each part."""
         parent = given.get("parent_pg") or dist.group.WORLD
         self._make_ours(given, given.get("backend"))
-        own_way = self._splits(parent) or not given.get("split_ranks")  # torch tells of these
+        # torch raises its own errors for these
+        own_way = self._splits(parent) or not given.get("split_ranks")
         group = original(**given) if own_way else self._split(parent, given)
         if group is not None:
             self._remember(group, self.asked.get(_name(parent), ""))
@@ -104,7 +109,9 @@ class Groups:
         return group
 
     def get_backend(self, original: Callable[..., Any], given: dict[str, Any]) -> Any:
-        """What was asked for, to user code; the truth to torch and the vendor's package."""
+        """Return the requested name to user code, the true name to torch and the
+        vendor's package.
+        """
         truth = original(**given)
         asked = self.asked.get(_name(given.get("group") or dist.group.WORLD))
         caller = _caller()
@@ -113,7 +120,7 @@ class Groups:
         return truth if self._hears_truth(caller) else dist.Backend(asked)
 
     def get_backend_config(self, original: Callable[..., Any], given: dict[str, Any]) -> Any:
-        """As get_backend, in the form "cpu:gloo,cuda:nccl"."""
+        """Return the names of `get_backend` in the form "cpu:gloo,cuda:nccl"."""
         truth = original(**given)
         asked = self.asked.get(_name(given.get("group") or dist.group.WORLD))
         if asked is None or self._hears_truth(_caller()):
@@ -123,7 +130,7 @@ class Groups:
     def get_default_backend_for_device(
         self, original: Callable[..., Any], given: dict[str, Any]
     ) -> Any:
-        """nccl for a CUDA device, to user code."""
+        """Return nccl for a CUDA device to user code."""
         device = given["device"]
         is_cuda = _device_type(device) == "cuda" or (
             self.target.has_index and _device_type(device) == self.target.device
@@ -133,37 +140,39 @@ class Groups:
         return self._collective() if self._hears_truth(_caller()) else "nccl"
 
     def set_timeout(self, original: Callable[..., Any], given: dict[str, Any]) -> Any:
-        """Sets the timeout of a CUDA group, which torch does for NCCL and gloo only."""
+        """Set the timeout of a CUDA group, which torch supports for NCCL and gloo only."""
         group = given.get("group") or dist.group.WORLD
         if group is None or not self.target.has_index or _name(group) not in self.asked:
             return original(**given)
         return group.set_timeout(given["timeout"])
 
     def _serve_device_tensors(self, group: Any) -> None:
-        """Lets a gloo group take tensors of the device, as it takes CUDA's."""
+        """Let a gloo group accept tensors of the device, as it accepts CUDA's."""
         module = sys.modules.get(f"{self.target.vendor.device_module}.distributed")
         serve = getattr(module, "serve_device_tensors", None)
         if serve is not None and isinstance(group, dist.ProcessGroup):
             serve(group)
 
     def _make_ours(self, given: dict[str, Any], asked: Any) -> None:
-        """Rewrites the arguments that name CUDA or NCCL."""
+        """Replace CUDA and NCCL in the arguments by the vendor's names."""
         if asked is not None:
             given["backend"] = self._backend(str(asked))
         if given.get("device_id") is not None:
             device = given["device_id"]
-            # there is nothing to bind on plain CPU
+            # plain CPU has no device to bind
             given["device_id"] = self.target.name(device) if self.target.has_index else None
         options = given.get("pg_options")
         if isinstance(options, dist.distributed_c10d.ProcessGroupNCCL.Options):
             given["pg_options"] = None
             warnings.warn(
                 f"ProcessGroupNCCL.Options has no meaning for {self._collective()!r}; not used",
-                stacklevel=7,  # past our frames and torch's two logging wrappers
+                stacklevel=7,  # skips ditorch's frames and torch's two logging wrappers
             )
 
     def _backend(self, asked: str) -> str:
-        """ "nccl" or "cpu:gloo,cuda:nccl" in the vendor's words; other names as they are."""
+        """Translate "nccl" or "cpu:gloo,cuda:nccl" to the vendor's backend; other names stay as
+        they are.
+        """
         if ":" not in asked:
             return self._collective() if asked.lower() == "nccl" else asked
         pairs = [pair.strip().partition(":") for pair in asked.lower().split(",")]
@@ -173,7 +182,7 @@ class Groups:
             name = self._collective() if backend == "nccl" else backend
             if ours.setdefault(place, name) != name:
                 raise DeeplinkError(
-                    f"{asked!r} asks for {ours[place]} and {name} on {place}, which is cuda here.",
+                    f"{asked!r} names both {ours[place]} and {name} on {place}, cuda here.",
                     hint=f"name one back end for {place}.",
                 )
         return ",".join(f"{device}:{backend}" for device, backend in ours.items())
@@ -219,14 +228,16 @@ class Groups:
                     members,
                     timeout=given.get("timeout"),
                     backend=given.get("backend") or str(dist.get_backend(parent)),
-                    use_local_synchronization=True,  # the other parts are not ours to wait for
+                    use_local_synchronization=True,  # this rank does not wait for the other parts
                     group_desc=given.get("group_desc"),
                 )
         return None
 
 
 def _meshes(patches: Patches, target: Target) -> None:
-    """DeviceMesh("cuda", …), init_device_mesh and from_group, which all come by here."""
+    """Map the device of DeviceMesh("cuda", …), init_device_mesh and from_group, which share one
+    path.
+    """
 
     def init(original: Callable[..., Any], given: dict[str, Any]) -> Any:
         given["device_type"] = target.name(given["device_type"])
@@ -236,7 +247,7 @@ def _meshes(patches: Patches, target: Target) -> None:
 
 
 def _data_parallel_on_cpu(patches: Patches) -> None:
-    """DDP(model, device_ids=[rank]): the ids name no device of a model on plain CPU."""
+    """Accept DDP(model, device_ids=[rank]) on plain CPU, where a model has no device ids."""
     ddp = torch.nn.parallel.DistributedDataParallel
     original = ddp.__init__
 
@@ -255,7 +266,7 @@ def wrap(
     function: Callable[..., Any],
     wrapper: Callable[[Callable[..., Any], dict[str, Any]], Any],
 ) -> None:
-    """Swaps the function under torch's logging decorators, so that every name of it sees it."""
+    """Replace the function under torch's logging decorators, so that every alias is affected."""
     inner = inspect.unwrap(function)
     original, signature = twin(inner), inspect.signature(inner)
 
@@ -271,7 +282,7 @@ def wrap(
 
 
 def _caller() -> str:
-    """The module that called the patched function: past us, the wrapper and the trampoline."""
+    """Return the module that called the patched function, beyond ditorch's own frames."""
     frame = sys._getframe(4)
     return str(frame.f_globals.get("__name__", ""))
 

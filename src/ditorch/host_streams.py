@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams and events where the device has none: work is done when it is asked for, in order.
+"""Streams and events for a device without them: work runs synchronously, in order.
 
-The functions are those that the table names; each takes the target first.
+The functions are named in the table; each takes the target as its first argument.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CPU = 0  # in torch's enumeration of device types
 
 
 class Stream(torch.Stream):
-    """A stream of the host. Each thread has a current one, which nothing but a program asks for."""
+    """A stream of the host. Each thread has a current stream, which only programs query."""
 
     priority: int
     _before: list[Stream]
@@ -43,10 +43,10 @@ class Stream(torch.Stream):
         return 0, 0
 
     def wait_event(self, event: Any) -> None:
-        """Nothing runs later on the host, so nothing waits."""
+        """Do nothing: no work of the host is pending."""
 
     def wait_stream(self, stream: Any) -> None:
-        """Nothing runs later on the host, so nothing waits."""
+        """Do nothing: no work of the host is pending."""
 
     def record_event(self, event: Any = None) -> Any:
         event = Event() if event is None else event
@@ -57,7 +57,7 @@ class Stream(torch.Stream):
         return True
 
     def synchronize(self) -> None:
-        """All work was done when it was asked for."""
+        """Do nothing: all work is already done."""
 
     def __enter__(self) -> Stream:
         self._before.append(_current())
@@ -83,7 +83,7 @@ class Stream(torch.Stream):
 
 
 class Event(torch.cpu.Event):
-    """An event of the host, with the host's clock."""
+    """An event of the host, timed by the host's clock."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Event(torch.cpu.Event):
 
     @property
     def cuda_event(self) -> int:
-        """A handle; 0 until it is recorded, as CUDA's."""
+        """The handle of the event; 0 until it is recorded, as in CUDA."""
         return 0 if self._seconds is None else id(self)
 
     def record(self, stream: Any = None) -> None:
@@ -108,13 +108,15 @@ class Event(torch.cpu.Event):
         return True
 
     def synchronize(self) -> None:
-        """All work was done when it was asked for."""
+        """Do nothing: all work is already done."""
 
     def wait(self, stream: Any = None) -> None:
-        """Nothing runs later on the host, so nothing waits."""
+        """Do nothing: no work of the host is pending."""
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Milliseconds from this event to the other; both must have been recorded, with timing."""
+        """Return the milliseconds from this event to the other; both must be recorded
+        with timing.
+        """
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._seconds is None or end_event._seconds is None:
@@ -169,26 +171,28 @@ def get_stream_from_external(target: Target, data_ptr: int, device: Any = None) 
 
 
 def record_stream(self: torch.Tensor, s: Any) -> None:
-    """Tensor.record_stream: memory of the host is not used after the call that used it."""
+    """Tensor.record_stream: do nothing, because a host call does not use memory after
+    it returns.
+    """
 
 
-# Traces: marks for a profiler that does not run here; only their bookkeeping is kept.
+# Ranges for a profiler that does not run here: only their nesting is tracked.
 
 
 def range_push(target: Target, msg: str) -> int:
-    """The depth of the range that starts, from 0."""
+    """Open a range and return its depth, from 0."""
     depth: int = getattr(_thread, "depth", 0)
     _thread.depth = depth + 1
     return depth
 
 
 def range_pop(target: Target) -> int:
-    """The depth of the range that ends; -1 where none is open."""
+    """Close a range and return its depth; -1 where none is open."""
     depth: int = getattr(_thread, "depth", 0)
     _thread.depth = max(depth - 1, 0)
     return depth - 1
 
 
 def range_start(target: Target, msg: str, stream: int = 0) -> int:
-    """A handle for range_end."""
+    """Return a handle for range_end."""
     return next(_ids)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.cuda.FloatTensor and its like: classes of a dtype on the target's device."""
+"""torch.cuda.FloatTensor and similar types: classes of one dtype on the target's device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ DTYPES = {
 
 
 class _TensorType(type):
-    """Calls make tensors; an instance is any tensor of that dtype and layout on the device."""
+    """Metaclass: calls create tensors; any tensor of its dtype and layout on the device is an
+    instance.
+    """
 
     dtype: torch.dtype
     layout: torch.layout
@@ -41,7 +43,9 @@ class _TensorType(type):
         )
 
     def __call__(cls, *args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
-        """As torch's own legacy constructors: sizes, or a sequence, or a tensor, or a storage."""
+        """Create a tensor as torch's legacy constructors do: from sizes, a sequence, a tensor or a
+        storage.
+        """
         where: Any = cls.target.name("cuda" if device is None else device)
         if cls.layout is torch.strided:
             empty = torch.empty(0, dtype=cls.dtype, device=where)
@@ -50,7 +54,7 @@ class _TensorType(type):
 
 
 def _sparse(args: tuple[Any, ...], dtype: torch.dtype, device: Any) -> torch.Tensor:
-    """Indices and values, with a size or without; else only a size."""
+    """Create a sparse tensor from indices and values, optionally a size; or from a size alone."""
     if args and isinstance(args[0], torch.Tensor):
         indices, values, *size = args
         return torch.sparse_coo_tensor(indices, values, *size, dtype=dtype, device=device)
@@ -59,7 +63,7 @@ def _sparse(args: tuple[Any, ...], dtype: torch.dtype, device: Any) -> torch.Ten
 
 
 class _StorageType(type):
-    """Calls make storages; an instance is any typed storage of that dtype on the device."""
+    """Metaclass: calls create storages; typed storages of its dtype on the device are instances."""
 
     dtype: torch.dtype
     target: Target
@@ -77,7 +81,7 @@ class _StorageType(type):
 
 
 def make(name: str, target: Target, before: type) -> type:
-    """The class for a name such as "FloatTensor", "sparse.FloatTensor" or "FloatStorage"."""
+    """Create the class for a name such as "FloatTensor", "sparse.FloatTensor" or "FloatStorage"."""
     last = name.rpartition(".")[2]
     body: dict[str, Any] = {
         "__module__": before.__module__,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native hook: built on first use, tested on itself, done without where it must be."""
+"""The native hook: built on first use, self-tested, and omitted where it cannot work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def shows_cuda() -> bool:
 
 
 def install(patches: Patches, target: Target) -> str:
-    """Makes "cuda" resolve everywhere in torch's binding; an empty text, or why that is not so."""
+    """Let "cuda" resolve everywhere in torch's binding; return "", or why the hook is
+    not in place.
+    """
     if not settings.DITORCH_NATIVE_HOOK.get():
         return "switched off by DITORCH_NATIVE_HOOK=0"
     try:
@@ -58,7 +60,7 @@ def _set_shows_cuda(value: bool) -> None:
 
 
 def _self_test(target: Target) -> str:
-    """What the hook promises, asked of torch itself."""
+    """Return which function of torch resolves "cuda" incorrectly with the hook; "" for none."""
     wanted = torch.device(target.device)
     for name, made in {
         "torch.device": torch.device("cuda"),
@@ -71,13 +73,13 @@ def _self_test(target: Target) -> str:
 
 
 def _insiders(target: Target) -> list[str]:
-    """The folders whose code hears a device's true name: torch's and the vendor's."""
+    """Return the folders whose code sees a device's true name: torch's and the vendor's."""
     vendor = target.vendor
     own = (vendor.runtime, vendor.kernels, vendor.fused, vendor.graph, vendor.build)
     modules = ("torch", "torchgen", "functorch", "torch_dipu", "deeplink", "ditorch")
     names = {*modules, vendor.device_module.partition(".")[0]}
     names |= {module.rpartition(".")[0] for module in own}
     loaded = {name for name in names if name in sys.modules}
-    # compilers and fused operators choose by the device; a program may import them later
+    # compilers and fused operators select by the device; a program may import them later
     found = (importlib.util.find_spec(name) for name in sorted(loaded | {"dicp", "dlinfer"}))
     return [f"{Path(spec.origin).parent}/" for spec in found if spec and spec.origin]

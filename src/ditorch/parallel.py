@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nn.DataParallel's primitives, which torch has for CUDA alone, from copies between devices."""
+"""The primitives of nn.DataParallel, which torch has for CUDA alone, as copies between devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tensor = torch.Tensor
 
 
 def apply(patches: Patches, target: Target) -> None:
-    """Swaps the functions of torch.nn.parallel.comm."""
+    """Replace the functions of torch.nn.parallel.comm."""
 
     def device(index: Any) -> torch.device:
         if isinstance(index, int):
@@ -104,7 +104,7 @@ def apply(patches: Patches, target: Target) -> None:
 
 
 def _on_the_host_alone(patches: Patches) -> None:
-    """One device, without an index: the module itself, as torch does where it finds no device."""
+    """Run the module itself on a single host device, as torch does when it finds no device."""
 
     def forward(self: torch.nn.DataParallel[Any], *inputs: Any, **kwargs: Any) -> Any:
         return self.module(*inputs, **kwargs)

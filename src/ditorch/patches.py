@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine: patches that keep identity where they can, and undo exactly."""
+"""The patch engine: patches preserve identity where possible, and undo restores exactly."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ _MISSING = object()
 
 @dataclass
 class Patches:
-    """What was patched, in order; `undo` takes it back in the reverse order."""
+    """The applied patches in order; `undo` reverts them in reverse order."""
 
     _undo: list[Callable[[], None]] = field(default_factory=list)
 
     def swap(self, function: Callable[..., Any], replacement: Callable[..., Any]) -> bool:
-        """Makes a Python function run `replacement`, keeping the function object itself.
+        """Make a Python function run `replacement`, keeping the function object itself.
 
-        Names taken from torch beforehand, pickles and signatures stay right. False when the
-        function cannot be swapped (it is not Python, or it closes over variables).
+        Existing references, pickles and signatures stay valid. Return False when the function
+        cannot be
+        swapped (it is not Python, or it closes over variables).
         """
         if not isinstance(function, FunctionType) or function.__code__.co_freevars:
             return False
@@ -39,7 +40,7 @@ class Patches:
         return True
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        """Sets an attribute of a module or class; undo restores or removes it."""
+        """Set an attribute of a module or class; undo restores or removes it."""
         before = vars(owner).get(name, _MISSING)
         setattr(owner, name, value)
 
@@ -52,23 +53,25 @@ class Patches:
         self._undo.append(undo)
 
     def replace(self, owner: Any, name: str, replacement: Callable[..., Any]) -> None:
-        """Swaps a function in place where that is possible, else sets the attribute."""
+        """Replace a function in place where that is possible, else set the attribute."""
         current = inspect.getattr_static(owner, name, None)
         if not isinstance(current, FunctionType) or not self.swap(current, replacement):
             self.set(owner, name, replacement)
 
     def later(self, undo: Callable[[], None]) -> None:
-        """Something else to be undone with the rest."""
+        """Register another function that `undo` calls."""
         self._undo.append(undo)
 
     def undo(self) -> None:
-        """Takes everything back, the last first."""
+        """Revert all patches, the last one first."""
         while self._undo:
             self._undo.pop()()
 
 
 def twin(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function as another object, so that the first can be swapped and still be called."""
+    """Copy a function to another object, so that the first can be swapped and the copy still
+    called.
+    """
     if not isinstance(function, FunctionType):
         return function
     made = FunctionType(
@@ -83,11 +86,13 @@ def twin(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _trampoline(function: FunctionType, target: str) -> CodeType:
-    """Code with the function's own signature that calls the global `target` with its arguments."""
+    """Create code with the function's own signature that calls the global `target` with its
+    arguments.
+    """
     parameters: list[str] = []
     arguments: list[str] = []
     keyword_only = False
-    # of the twin: what a function says of itself (__signature__) need not be what its code takes
+    # of the twin: a function's __signature__ may differ from the parameters of its code
     for parameter in inspect.signature(twin(function)).parameters.values():
         name = parameter.name
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -101,7 +106,8 @@ def _trampoline(function: FunctionType, target: str) -> CodeType:
             if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
                 parameters.append("*")
                 keyword_only = True
-            default = "" if parameter.default is parameter.empty else "=None"  # theirs are kept
+            # the defaults of the function are kept
+            default = "" if parameter.default is parameter.empty else "=None"
             parameters.append(name + default)
             is_keyword = parameter.kind is parameter.KEYWORD_ONLY
             arguments.append(f"{name}={name}" if is_keyword else name)
@@ -110,5 +116,5 @@ def _trampoline(function: FunctionType, target: str) -> CodeType:
     source += f"    return {target}({', '.join(arguments)})\n"
     exec(compile(source, f"<ditorch {function.__qualname__}>", "exec"), namespace)
     made = namespace[function.__name__]
-    assert isinstance(made, FunctionType)  # it is what the source defines
+    assert isinstance(made, FunctionType)  # the source defines one function
     return made.__code__

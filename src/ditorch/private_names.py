@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of torch._C that a torch built for CUDA has, and that programs call directly.
+"""Names of torch._C in CUDA builds that programs call directly.
 
 PyTorch's own tests run each test on another stream, and set streams and devices this way.
 """
@@ -18,7 +18,7 @@ from ditorch.target import Target
 
 
 def apply(patches: Patches, target: Target) -> None:
-    """Sets them all: in a torch that has them they would start CUDA itself."""
+    """Set all of them: in a torch that has these names they would start CUDA itself."""
     for name, make in NAMES.items():
         patches.set(torch._C, name, make(target))
 
@@ -50,7 +50,7 @@ NAMES: Mapping[str, Callable[[Target], Callable[..., Any]]] = MappingProxyType(
     {
         "_cuda_setStream": _set_stream,
         "_cuda_setDevice": _set_device,
-        "_cuda_clearCublasWorkspaces": _constant(None),  # there are none
+        "_cuda_clearCublasWorkspaces": _constant(None),  # there are no workspaces
         "_cuda_resetCublasWorkspaceSize": _constant(None),
         "_cuda_resetCublasLtWorkspaceSize": _constant(None),
         "_cuda_cudaCachingAllocator_is_enabled": _constant(True),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Without the native hook: the callables that take a device, wrapped one by one."""
+"""Device arguments without the native hook: wrappers for each callable that takes a device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch.utils._device
 from ditorch.patches import Patches, twin
 from ditorch.target import Target
 
-# C functions of torch with a `device` keyword; their Python callers are served by them.
+# C functions of torch with a `device` keyword; Python functions that call them need no wrapper.
 FACTORIES = """
 arange as_tensor asarray bartlett_window blackman_window empty empty_like empty_permuted
 empty_quantized empty_strided eye full full_like hamming_window hann_window kaiser_window linspace
@@ -26,12 +26,12 @@ OWNERS = (
     (torch.fft, ("fftfreq", "rfftfreq")),
     (torch._C._nested, ("nested_tensor",)),  # type: ignore[attr-defined]
 )
-CLASSES = "Generator Stream Event".split()  # their device comes first, or by keyword
+CLASSES = "Generator Stream Event".split()  # their device is the first argument, or a keyword
 METHODS = "new_empty new_empty_strided new_full new_ones new_tensor new_zeros".split()
 
 
 def apply(patches: Patches, target: Target) -> None:
-    """Wraps every row; an argument that is not a CUDA device is passed on as it is."""
+    """Wrap every row; an argument that is not a CUDA device is passed on unchanged."""
     convert = functools.partial(_map_device, target=target)
     wrap_factories(patches, convert)
     for name in METHODS:
@@ -40,16 +40,17 @@ def apply(patches: Patches, target: Target) -> None:
         patches.set(torch, name, _constructor(getattr(torch, name), target))
     patches.set(torch.Tensor, "to", _first(torch.Tensor.to, target))
     patches.replace(torch.nn.Module, "to", _first(twin(torch.nn.Module.to), target))
-    if target.has_index:  # torch asks, too; of plain CPU it must not hear that it is cuda
+    if target.has_index:  # torch reads it, too, and must not see plain CPU as cuda
         is_cuda = property(lambda self: self.device.type == target.device)
         patches.set(torch.Tensor, "is_cuda", is_cuda)
-        # nn.DataParallel makes its devices of this name
+        # nn.DataParallel creates its devices through this name
         patches.replace(torch._utils, "_get_available_device_type", lambda: target.device)
 
 
 def wrap_factories(patches: Patches, convert: Callable[[dict[str, Any]], Any]) -> None:
-    """Lets `convert` change the keywords of every function of torch that makes a tensor."""
-    torch.utils._device._device_constructors()  # torch.device as a context knows them by identity
+    """Let `convert` change the keywords of every function of torch that creates a tensor."""
+    # torch.device as a context compares them by identity
+    torch.utils._device._device_constructors()
     for owner, names in OWNERS:
         for name in names:
             if hasattr(owner, name):
@@ -60,7 +61,7 @@ def wrap_factories(patches: Patches, convert: Callable[[dict[str, Any]], Any]) -
 
 
 def _show_to_torchscript(patches: Patches, function: Any, wrapper: Any) -> None:
-    """TorchScript finds the operator of a function by the function's identity."""
+    """Register a wrapper with TorchScript, which finds the operator of a function by identity."""
     operators = torch.jit._builtins._get_builtin_table()
     if id(function) in operators:
         operators[id(wrapper)] = operators[id(function)]
@@ -87,7 +88,7 @@ def _keyword(
 
 
 def _constructor(cls: type, target: Target) -> type:
-    """A class that makes objects of `cls`, and takes them for its own."""
+    """Create a class whose calls create objects of `cls` and whose instances are those of `cls`."""
 
     class Kind(type):
         def __instancecheck__(self, instance: object) -> bool:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DITORCH_FLOAT32_REDUCE: short floats are reduced between ranks in float32 and rounded once.
+"""DITORCH_FLOAT32_REDUCE: ranks reduce float16 and bfloat16 in float32 and round once.
 
-A back end may round after every addition; then the sum of many ranks' bfloat16 gradients depends on
-their number and order. The functions of torch.distributed that reduce are widened here; what calls
-the back end from C++ (DDP's own buckets) is not.
+A backend may round after every addition; then the sum of many ranks' bfloat16 gradients depends on
+their number and order. The reducing functions of torch.distributed are widened here; calls of the
+backend from C++ (DDP's own buckets) are not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ditorch.patches import Patches
 SHORT = (torch.float16, torch.bfloat16)
 EXACT = (dist.ReduceOp.MIN, dist.ReduceOp.MAX) if dist.is_available() else ()  # they never round
 
-# what each function writes, then what it reads besides
+# the arguments that each function writes, then those that it only reads
 ARGUMENTS: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         "all_reduce": ("tensor",),
@@ -38,7 +38,7 @@ ARGUMENTS: Mapping[str, Sequence[str]] = MappingProxyType(
 
 
 def apply(patches: Patches) -> None:
-    """Nothing is changed, and costs, where the setting is off."""
+    """Patch the functions only if the setting is on, so that it costs nothing otherwise."""
     if not dist.is_available() or not settings.DITORCH_FLOAT32_REDUCE.get():
         return
     for name, arguments in ARGUMENTS.items():
@@ -71,13 +71,13 @@ def _wanted(written: Sequence[Any], given: Mapping[str, Any]) -> bool:
         all(isinstance(tensor, torch.Tensor) and tensor.dtype in SHORT for tensor in written)
         and given.get("op", dist.ReduceOp.SUM) not in EXACT
         and dist.get_rank(group) >= 0
-        # there a call only puts its tensors on a list
+        # inside a coalescing manager a call only adds its tensors to a list
         and (group or dist.group.WORLD) not in dist.distributed_c10d._world.pg_coalesce_state
     )
 
 
 def _receives(given: Mapping[str, Any]) -> bool:
-    """False where `reduce` sends this rank's part to another one."""
+    """Whether this rank gets a result; False where `reduce` sends it to another rank."""
     if given.get("dst") is not None:
         return bool(given["dst"] == dist.get_rank())
     return given.get("group_dst") in (None, dist.get_rank(given.get("group")))
@@ -92,7 +92,9 @@ def _wide(value: Any) -> Any:
 
 
 class RoundedWork(dist._Work if dist.is_available() else object):  # type: ignore[misc]
-    """The back end's work on the wide tensors; the program's own are written when it is over."""
+    """A Work on the wide tensors, which rounds into the program's own tensors when it
+    is complete.
+    """
 
     def __init__(
         self, inner: Any, results: Sequence[torch.Tensor], wide: Sequence[torch.Tensor]
@@ -102,7 +104,7 @@ class RoundedWork(dist._Work if dist.is_available() else object):  # type: ignor
         self._lock, self._finished = threading.Lock(), False
 
     def finish(self) -> None:
-        """Rounds, once, whoever asks first."""
+        """Round the results once, at the first request."""
         with self._lock, torch.no_grad():
             if not self._finished:
                 for result, wide in zip(self._results, self._wide, strict=True):
@@ -119,7 +121,9 @@ class RoundedWork(dist._Work if dist.is_available() else object):  # type: ignor
         self.finish()
 
     def is_completed(self) -> bool:
-        """Who polls, and then reads without waiting, finds the result as well."""
+        """Whether the work is complete; rounds the results for a program that polls and does not
+        wait.
+        """
         done = bool(self._inner.is_completed())
         if done:
             self.finish()
@@ -127,7 +131,7 @@ class RoundedWork(dist._Work if dist.is_available() else object):  # type: ignor
 
     def get_future(self) -> Any:
         def finished(future: Any) -> list[torch.Tensor]:
-            future.value()  # raises what the back end raised
+            future.value()  # raises the backend's error
             self.finish()
             return self._results
 

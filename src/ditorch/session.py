@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One activation: choose the vendor, patch by table, and take it all back."""
+"""One activation: choose the vendor, patch by table, and undo the patches."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from ditorch import (
 from ditorch.patches import Patches
 from ditorch.target import Target, load
 
-# migration tools of no vendor here; a vendor's own are in its record
+# migration tools without a vendor here; those of a vendor are in its record
 OTHER_TOOLS = ("torchada", "habana_frameworks.torch.gpu_migration")
 
 
 @dataclass
 class Session:
-    """What is active now; `target` is None where nothing had to change."""
+    """The active patches; `target` is None where nothing had to change."""
 
     vendor: Vendor
     why: str
@@ -45,12 +45,12 @@ _session: Session | None = None
 
 
 def current() -> Session | None:
-    """The active session, if there is one."""
+    """Return the active session, if there is one."""
     return _session
 
 
 def activate(vendor: str | None = None) -> Session:
-    """Makes CUDA code run on the vendor's device; again: nothing more happens."""
+    """Make CUDA code run on the vendor's device; a second call changes nothing."""
     global _session
     if _session is not None:
         _refuse_another(vendor, _session.vendor)
@@ -74,7 +74,7 @@ def activate(vendor: str | None = None) -> Session:
 
 
 def undo() -> None:
-    """Everything is as it was before ditorch; a vendor's device stays registered with torch."""
+    """Remove all patches of ditorch; a vendor's device stays registered with torch."""
     global _session
     if _session is not None:
         _session.patches.undo()
@@ -99,14 +99,15 @@ def _apply(session: Session, target: Target) -> None:
 def _refuse_another(wanted: str | None, active: Vendor) -> None:
     if wanted and wanted != active.name:
         raise DeeplinkError(
-            f"vendor {wanted!r} was asked for, but ditorch is active on {active.name!r} already.",
+            f"vendor {wanted!r} was requested, but ditorch is active on {active.name!r} already.",
             f"choose before the first `import ditorch`: {settings.DEEPLINK_VENDOR.name}={wanted}, "
             "or ditorch.undo() first.",
         )
 
 
 def _refuse_conflicts(vendor: Vendor) -> None:
-    tools = (*vendor.transfer_tools, *OTHER_TOOLS)  # two at once patch each other's patches
+    # two active tools would patch each other's patches
+    tools = (*vendor.transfer_tools, *OTHER_TOOLS)
     loaded = [name for name in tools if name in sys.modules]
     if loaded:
         raise DeeplinkError(

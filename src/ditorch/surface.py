@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What says cuda outside torch.cuda: methods, arguments that name a device, checkpoints.
+"""CUDA names outside of torch.cuda: methods, arguments that name a device, checkpoints.
 
-Two tables and a few functions; everything goes through the patch engine and is undone with it.
+Two tables and a few functions; everything uses the patch engine and is undone with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ARGUMENTS = (
 
 
 def apply(patches: Patches, target: Target) -> None:
-    """Applies both tables and the rest."""
+    """Apply both tables and the other patches."""
     for where, name, argument in ARGUMENTS:
         _map_argument(patches, _owner(where), name, argument, target.name)
     patches.set(torch.Tensor, "cuda", _tensor_cuda(target))
@@ -67,7 +67,7 @@ def _map_argument(
     convert: Callable[[Any], Any],
     instead: Callable[..., Any] | None = None,
 ) -> None:
-    """Runs the function with one argument converted (or something else in its stead)."""
+    """Patch a function so that one argument is converted (or run `instead`)."""
     function = getattr(owner, name, None)
     code = getattr(function, "__code__", None)
     if function is None or code is None or argument not in code.co_varnames:
@@ -93,7 +93,9 @@ def _tensor_cuda(target: Target) -> Callable[..., Any]:
         non_blocking: bool = False,
         memory_format: torch.memory_format = torch.preserve_format,
     ) -> torch.Tensor:
-        """A copy of the tensor on the device that stands for CUDA; itself if it is there."""
+        """Copy the tensor to the device that represents CUDA; return the tensor if it is there
+        already.
+        """
         where = target.at(device) if device is None or isinstance(device, int) else device
         return self.to(target.name(where), non_blocking=non_blocking, memory_format=memory_format)
 
@@ -101,7 +103,9 @@ def _tensor_cuda(target: Target) -> Callable[..., Any]:
 
 
 def _packed_sequences(patches: Patches, target: Target) -> None:
-    """They ask their tensors is_cuda from inside torch, where the truth is told."""
+    """Patch PackedSequence, which queries is_cuda inside torch, where tensors report the true
+    device.
+    """
 
     def cuda(self: PackedSequence, *args: Any, **kwargs: Any) -> PackedSequence:
         if not args and "device" not in kwargs:
@@ -116,7 +120,7 @@ def _packed_sequences(patches: Patches, target: Target) -> None:
 
 
 def _only_host(patches: Patches, target: Target) -> None:
-    """On plain CPU a device's index is the CPU, and memory needs no pinning to be copied from."""
+    """Patch methods for plain CPU: a device index is the CPU, and memory needs no pinning."""
 
     def at_host(function: Callable[..., Any]) -> Callable[..., Any]:
         def to(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -138,7 +142,9 @@ def _only_host(patches: Patches, target: Target) -> None:
 
 
 def _legacy_dtype(kind: Any) -> torch.dtype | None:
-    """The dtype of "torch.cuda.FloatTensor" (the text, or the class of that name), or None."""
+    """Return the dtype of "torch.cuda.FloatTensor" (the text, or the class of that
+    name), or None.
+    """
     name = (
         kind.removeprefix("torch.cuda.") if isinstance(kind, str) else getattr(kind, "__name__", "")
     )
@@ -151,7 +157,9 @@ def _tensor_type(target: Target) -> Callable[..., Any]:
     own = f"torch.{target.device}." if target.has_index else "torch."
 
     def is_cuda(tensor: torch.Tensor) -> bool:
-        """`tensor.is_cuda` for the code that calls `type`: on plain CPU true for user code only."""
+        """Return `tensor.is_cuda` for the caller of `type`: on plain CPU True for
+        user code only.
+        """
         if tensor.device.type != target.device:
             return False
         return target.has_index or (native.shows_cuda() and not calls.called_from_inside(2))
@@ -159,7 +167,7 @@ def _tensor_type(target: Target) -> Callable[..., Any]:
     def type(
         self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any
     ) -> Any:
-        """The legacy type's name, or the tensor as that type."""
+        """Return the legacy type's name, or the tensor converted to that type."""
         if dtype is None:
             name = str(plain(self))
             is_mine = name.startswith(own) and is_cuda(self)
@@ -197,7 +205,7 @@ def _default_type(patches: Patches, target: Target) -> Callable[..., Any]:
 
 
 def _map_activities(patches: Patches, target: Target) -> None:
-    """ProfilerActivity.CUDA means the target's activity; on plain CPU there is none beside CPU."""
+    """Map ProfilerActivity.CUDA to the target's activity; on plain CPU that is CPU alone."""
     activity = torch.profiler.ProfilerActivity
     stands_for = activity.PrivateUse1 if target.device == _private_name() else None
 
@@ -231,9 +239,9 @@ def _private_name() -> str:
 
 
 def _checkpoints(patches: Patches, target: Target) -> None:
-    """Written as cuda:0, so that NVIDIA opens them; cuda:0 is read as the target.
+    """Write checkpoints as cuda:0, so that NVIDIA's torch opens them; read cuda:0 as the target.
 
-    torch.load asks for a location by the same registry, so map_location is served too.
+    torch.load resolves map_location by the same registry, so it is mapped too.
     """
     registry = torch.serialization._package_registry
     before = list(registry)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a vendor's module lacks, made from torch's own parts: the functions that the table names.
+"""Functions that a vendor's module lacks, built from torch's own parts; the table names them.
 
-Each takes the target first, then the arguments of its namesake in torch.cuda. On plain CPU there is
+Each takes the target first, then the arguments of the function of torch.cuda. On plain CPU there is
 one device, number 0, whatever its name. Streams, events and traces are in host_streams.py.
 """
 
@@ -20,22 +20,24 @@ import torch
 from ditorch import calls, table
 from ditorch.target import Target
 
-# The least that torch.compile takes for a GPU. From (8, 0) on libraries choose flash attention,
-# TF32 and Triton kernels of NVIDIA's alone; whether bfloat16 works they ask is_bf16_supported.
+# The minimum that torch.compile accepts for a GPU. From (8, 0) on libraries select flash attention,
+# TF32 and Triton kernels for NVIDIA alone; bfloat16 support is queried by is_bf16_supported.
 CAPABILITY = (7, 0)
 
 Device = torch.device | str | int | None
 
 
-# Constants and calls that need nothing.
+# Constants and calls without an effect.
 
 
 def nothing(target: Target, *args: Any, **kwargs: Any) -> None:
-    """There is nothing to do."""
+    """Do nothing."""
 
 
 def no_kernel(target: Target, code: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
-    """A kernel written in CUDA C++: it can be named, its call says that it has no equivalent."""
+    """Represent a kernel written in CUDA C++: it can be named; its call reports a missing
+    equivalent.
+    """
 
     def kernel(*tensors: Any, **options: Any) -> Any:
         name = "torch.cuda.jiterator"
@@ -57,7 +59,7 @@ def native(target: Target) -> str:
 
 
 def run_now(target: Target, callable: Callable[[], Any], **kwargs: Any) -> None:
-    """The device starts by itself, so nothing is queued until it has."""
+    """Run the callable at once: the device initialises itself, so no call is deferred."""
     callable()
 
 
@@ -70,8 +72,11 @@ def _missed(name: str, neutral: Any = None, fatal: bool = False) -> Any:
 
 
 def is_available(target: Target) -> bool:
-    """Whether the target has a device. False to triton, which asks whether to load CUDA's driver
-    (`triton.backends.nvidia.driver`): here is no libcuda, and torch.compile would fail.
+    """Whether the target has a device.
+
+    False to triton, which loads CUDA's driver if it is true (`triton.backends.nvidia.driver`):
+    there is
+    no libcuda here, and torch.compile would fail.
     """
     return calls.asking_package() != "triton" and bool(target.module.is_available())
 
@@ -79,7 +84,7 @@ def is_available(target: Target) -> bool:
 def get_device_index(
     target: Target, device: Any, optional: bool = False, allow_cpu: bool = False
 ) -> int:
-    """The ordinal of a device by any of its names; -1 for the host where that is allowed."""
+    """Return the ordinal of a device by any of its names; -1 for the host where that is allowed."""
     if isinstance(device, int):
         return device
     if isinstance(device, torch.cuda.device):
@@ -117,7 +122,7 @@ def set_device(target: Target, device: Device) -> None:
 
 
 def exchange_device(target: Target, device: int) -> int:
-    """Makes a device current and returns the one before; a negative ordinal changes nothing."""
+    """Make a device current and return the previous one; a negative ordinal changes nothing."""
     before = current_device(target)
     if device >= 0:
         set_device(target, device)
@@ -125,7 +130,9 @@ def exchange_device(target: Target, device: int) -> int:
 
 
 def device_of(target: Target, self: Any, obj: Any) -> None:
-    """The start of the context manager: the device of a tensor or storage, if it is the target."""
+    """Initialise the context manager with the device of a tensor or storage, if it is
+    the target.
+    """
     here = obj.device.type in ("cuda", target.device)
     torch.cuda.device.__init__(self, _index(target, obj.device) if here else -1)
 
@@ -143,7 +150,7 @@ def get_device_name(target: Target, device: Device = None) -> str:
 
 
 def get_device_capability(target: Target, device: Device = None) -> tuple[int, int]:
-    """The vendor's, when it is a pair of numbers as CUDA's; else CAPABILITY."""
+    """Return the vendor's value when it is a pair of numbers as CUDA's; else CAPABILITY."""
     theirs = getattr(target.module, "get_device_capability", None)
     if target.has_index and theirs is not None:
         found = theirs(_index(target, device))
@@ -154,7 +161,7 @@ def get_device_capability(target: Target, device: Device = None) -> tuple[int, i
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """CUDA's record of a device. What the vendor does not tell is CUDA's usual value, or 0."""
+    """CUDA's record of a device. A value that the vendor lacks is CUDA's usual value, or 0."""
 
     name: str
     major: int
@@ -162,7 +169,7 @@ class DeviceProperties:
     total_memory: int
     multi_processor_count: int
     uuid: uuid.UUID
-    gcnArchName: str  # inductor asks where torch was built without CUDA
+    gcnArchName: str  # inductor reads it where torch was built without CUDA
     warp_size: int = 32
     max_threads_per_block: int = 1024
     max_threads_per_multi_processor: int = 2048
@@ -182,7 +189,7 @@ class DeviceProperties:
 
 
 def get_device_properties(target: Target, device: Device = None) -> DeviceProperties:
-    """The vendor's record under CUDA's names, filled up."""
+    """Return the vendor's record under CUDA's names, with defaults for missing values."""
     index = _index(target, device)
     theirs = getattr(target.module, "get_device_properties", None)
     record = theirs(index) if target.has_index and theirs is not None else None
@@ -202,17 +209,17 @@ def get_device_properties(target: Target, device: Device = None) -> DeviceProper
 
 
 def can_device_access_peer(target: Target, device: Device, peer_device: Device) -> bool:
-    """Nothing is known of direct copies, so none is promised."""
+    """Return False: direct copies between devices are unknown, so none is promised."""
     return False
 
 
 def is_bf16_supported(target: Target, including_emulation: bool = True) -> bool:
-    """The CPU has bfloat16; another device is tried."""
+    """Return True for the CPU; try bfloat16 on another device."""
     if not target.has_index:
         return True
     try:
         torch.ones(1, dtype=torch.bfloat16, device=target.device)
-    except Exception:  # whatever the vendor raises, it means no
+    except Exception:  # any error of the vendor means no support
         return False
     return True
 
@@ -250,9 +257,9 @@ def cudart(target: Target) -> _Cudart:
 
 
 def check_error(target: Target, res: int) -> None:
-    """Raises CUDA's own error for a code that is not success."""
+    """Raise CUDA's own error for a code that is not success."""
     if res != torch.cuda.cudaStatus.SUCCESS:
-        # its __init__ asks the CUDA runtime for the text of the code
+        # its __init__ queries the text of the code from the CUDA runtime
         raise torch.cuda.CudaError.__new__(torch.cuda.CudaError, f"CUDA error ({res})")
 
 
@@ -262,12 +269,12 @@ def set_sync_debug_mode(target: Target, debug_mode: int | str) -> None:
 
 
 def make_graphed_callables(target: Target, callables: Any, *args: Any, **kwargs: Any) -> Any:
-    """The callables as they are: the same results, without the graph's speed."""
-    _missed("make_graphed_callables", "the callables as they are")
+    """Return the callables unchanged: equal results, without the speed of a graph."""
+    _missed("make_graphed_callables", "the callables unchanged")
     return callables
 
 
-# Memory: of the device by torch.accelerator; the CPU's allocator keeps no counts.
+# Memory: of a device by torch.accelerator; the CPU's allocator has no counters.
 
 
 def memory_stats(target: Target, device: Device = None) -> dict[str, Any]:
@@ -277,7 +284,7 @@ def memory_stats(target: Target, device: Device = None) -> dict[str, Any]:
 
 
 def memory_stats_as_nested_dict(target: Target, device: Device = None) -> dict[str, Any]:
-    """{"allocated_bytes": {"all": {"current": …}}, …} from the flat keys."""
+    """Convert the flat keys to {"allocated_bytes": {"all": {"current": …}}, …}."""
     nested: dict[str, Any] = {}
     for key, value in torch.cuda.memory_stats(device).items():
         *path, last = key.split(".")
@@ -324,7 +331,7 @@ def empty_cache(target: Target) -> None:
 
 
 def mem_get_info(target: Target, device: Device = None) -> tuple[int, int]:
-    """Free and total bytes: of the device, on plain CPU of the machine."""
+    """Return free and total bytes: of the device; on plain CPU, of the machine."""
     if target.has_index:
         own = getattr(target.module, "mem_get_info", torch.accelerator.get_memory_info)
         free, total = own(_index(target, device))
@@ -339,7 +346,7 @@ def device_memory_used(target: Target, device: Device = None) -> int:
 
 
 def memory_summary(target: Target, device: Device = None, abbreviated: bool = False) -> str:
-    """The counters, one per line."""
+    """Format the counters, one per line."""
     lines = [f"{target.device} memory summary, device {_index(target, device)}"]
     stats = torch.cuda.memory_stats(device)
     wanted = (key for key in stats if ".all." in key or not abbreviated)

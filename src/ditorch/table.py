@@ -17,7 +17,7 @@ RULES = MappingProxyType(
         "class": "the class of the vendor's module, else the fallback",
         "synthesised": "a function of ditorch.synthesis",
         "constant": "a value, or a function that returns it",
-        "noop": "accepted; nothing has to be done here",
+        "noop": "accepted; no action is needed",
         "unsupported": "raises or, when it has a neutral value, warns once per call site",
         "type": "a legacy tensor or storage type, of the target's device",
         "keep": "left as it is",
@@ -44,13 +44,13 @@ _FILE = Path(__file__).with_name("cuda_names.csv")
 
 @dataclass(frozen=True)
 class Row:
-    """One name of torch.cuda; `target`, `fallback` and `neutral` mean what the rule says."""
+    """One name of torch.cuda; the rule defines what `target`, `fallback` and `neutral` mean."""
 
     name: str  # relative to torch.cuda
     rule: str
-    target: str  # the vendor's name (direct, class), our function (synthesised …), a literal
-    fallback: str  # our function, where the vendor's module lacks the name
-    neutral: str  # what an unsupported call returns after its warning; empty: it raises
+    target: str  # the vendor's name (direct, class), ditorch's function (synthesised …), a literal
+    fallback: str  # ditorch's function, where the vendor's module lacks the name
+    neutral: str  # returned by an unsupported call after its warning; empty: the call raises
     reason: str
 
     @property
@@ -60,7 +60,7 @@ class Row:
 
 @cache
 def rows() -> dict[str, Row]:
-    """Every row, by name; DeeplinkError for a row that says nothing we know."""
+    """Read every row, by name; raise DeeplinkError for an invalid row."""
     with _FILE.open(encoding="utf-8", newline="") as file:
         found = [Row(**line) for line in csv.DictReader(file)]
     for row in found:
@@ -72,6 +72,6 @@ def rows() -> dict[str, Row]:
 
 
 def find(name: str) -> Row | None:
-    """The row of a name relative to torch.cuda, under the module that re-exports it, too."""
+    """Find the row of a name relative to torch.cuda, or of the module that re-exports the name."""
     module, _, last = name.rpartition(".")
     return rows().get(name) or rows().get(REEXPORTED.get(module, f"{module}.") + last)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where CUDA code runs instead: the chosen vendor's device."""
+"""The target of CUDA code: the chosen vendor's device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deeplink.vendor import Vendor
 
 @dataclass(frozen=True)
 class Target:
-    """A vendor and its device as torch knows it; `module` has the names of torch.cuda it has."""
+    """A vendor and its torch device; `module` implements the names of torch.cuda that it has."""
 
     vendor: Vendor
     device: str  # "dipu", "npu", "cpu"
@@ -23,17 +23,19 @@ class Target:
 
     @property
     def has_index(self) -> bool:
-        """Whether "cuda:1" has a counterpart with an index; on plain CPU it has not."""
+        """Whether "cuda:1" has a counterpart with an index; False on plain CPU."""
         return self.device != "cpu"
 
     def at(self, index: int | None) -> torch.device:
-        """The device of that index; on plain CPU there is but one."""
+        """Return the device of an index; plain CPU has only one."""
         if index is None or not self.has_index:
             return torch.device(self.device)
         return torch.device(self.device, index)
 
     def name(self, device: Any) -> Any:
-        """The target's name for a CUDA device name or object; anything else as it is."""
+        """Translate a CUDA device name or object to the target's; return anything
+        else unchanged.
+        """
         if isinstance(device, torch.device) and device.type == "cuda":
             return self.at(device.index)
         if isinstance(device, str) and (device == "cuda" or device.startswith("cuda:")):
@@ -42,7 +44,7 @@ class Target:
 
 
 def load(vendor: Vendor) -> Target:
-    """Brings the vendor's device to torch."""
+    """Register the vendor's device with torch."""
     if vendor.device_module:
         importlib.import_module(vendor.device_module)
     return Target(vendor, vendor.device, torch.get_device_module(vendor.device))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TorchScript: compiled graphs in which literal CUDA devices are the target's.
+"""TorchScript: in compiled graphs, literal CUDA devices are replaced by the target's.
 
 The compiler turns `device="cuda"` and `x.cuda()` into constants and operators of a graph, which no
-Python call reaches. The graph is rewritten where it is made: before its first run.
+Python call reaches. The graph is rewritten where it is created: before its first run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ditorch.target import Target
 
 
 def apply(patches: Patches, target: Target) -> None:
-    """Patches what compiles functions and modules, and what reads saved modules."""
+    """Patch the functions that compile functions and modules, and that read saved modules."""
     compile_function = torch._C._jit_script_compile
     compile_module = twin(torch.jit._recursive.create_script_module)
     wrap_module = twin(torch.jit._recursive.wrap_cpp_module)
@@ -47,7 +47,7 @@ def _rewritten(module: Any, target: Target) -> Any:
 
 
 def rewrite(graph: Any, target: Target) -> None:
-    """Replaces literal CUDA devices, `x.cuda()` and `x.is_cuda` in a graph; again: no change."""
+    """Replace literal CUDA devices, `x.cuda()` and `x.is_cuda` in a graph; idempotent."""
     for node in list(_nodes(graph)):
         kind = node.kind()
         if kind == "prim::Constant" and _is_device(node):
@@ -72,7 +72,7 @@ def _is_device(node: Any) -> bool:
 
 
 def _rename(graph: Any, node: Any, target: Target) -> None:
-    """`torch.device("cuda", 0)`: the name is a constant that others may use as well."""
+    """Rewrite `torch.device("cuda", 0)`, whose name is a constant that other nodes may share."""
     given = list(node.inputs())
     source = given[0].node()
     if source.kind() != "prim::Constant" or given[0].type().kind() != "StringType":
@@ -80,13 +80,13 @@ def _rename(graph: Any, node: Any, target: Target) -> None:
     name = target.name(source.s("value"))
     if name == source.s("value"):
         return
-    if not target.has_index and len(given) > 1:  # plain CPU has but one device
+    if not target.has_index and len(given) > 1:  # plain CPU has only one device
         node.replaceInput(1, _constant(graph, node, 0))
     node.replaceInput(0, _constant(graph, node, name))
 
 
 def _compare(graph: Any, node: Any, target: Target) -> None:
-    """`x.is_cuda`: whether `x.device.type` is the target's. On plain CPU every tensor's is."""
+    """Rewrite `x.is_cuda`: True if `x.device.type` is the target's, or always on plain CPU."""
     device = _insert(graph, node, "prim::device", [next(node.inputs())])
     device.setType(torch._C.DeviceObjType.get())
     kind = _insert(graph, node, "prim::type", [device])
@@ -95,7 +95,7 @@ def _compare(graph: Any, node: Any, target: Target) -> None:
 
 
 def _replace(graph: Any, node: Any, kind: str, rest: list[Any], first: Any = None) -> None:
-    """Another operator in the place of a node, of its first argument and of constants."""
+    """Replace a node by another operator on the node's first argument and constants."""
     given = next(node.inputs()) if first is None else first
     values = [v if isinstance(v, torch._C.Value) else _constant(graph, node, v) for v in rest]
     made = _insert(graph, node, kind, [given, *values])

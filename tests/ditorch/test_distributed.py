@@ -196,7 +196,7 @@ def test_a_back_end_that_torch_does_not_know_is_told(target: Any) -> None:
 
 
 def test_two_back_ends_for_one_device_are_refused(target: Any) -> None:
-    with pytest.raises(DeeplinkError, match="asks for mpi and gloo on cpu"):
+    with pytest.raises(DeeplinkError, match="names both mpi and gloo on cpu"):
         _backend(target, "cpu:mpi,cuda:nccl")
 
 

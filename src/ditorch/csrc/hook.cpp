@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The native hook: a device named "cuda" becomes the target device wherever torch's Python binding
-// parses one, and user code that asks a target device for its name hears "cuda".
+// parses one, and a target device reports the name "cuda" to user code.
 //
-// Two places are changed, both put back by `remove`: import slots of libtorch_python (for
-// c10::Device(std::string), and on plain CPU for the device that a bare index means), and the getters
-// of torch.device and of Tensor.is_cuda. Nothing is changed when a self-test of the caller (see
-// native.py) fails.
+// Two places are changed, and restored by `remove`: import slots of libtorch_python (for
+// c10::Device(std::string), and on plain CPU for the device of a bare index), and the getters
+// of torch.device and of Tensor.is_cuda. If the self-test in native.py fails, the changes are
+// undone.
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/Device.h>
 #include <dlfcn.h>
@@ -47,9 +47,10 @@ static void construct(void* self, const std::string& name) {
   g_constructor(self, g_keep_index ? g_target + name.substr(4) : g_target);
 }
 
-// Plain CPU is no accelerator to torch. `device=0` asks for the one that must be there, and gets the
-// CPU; who asks whether there is one (torch.accelerator) hears that there is none, on a torch built
-// for CUDA as well: its devices are not those of the session.
+// Plain CPU is no accelerator to torch. `device=0` requires an accelerator, and gets the CPU; a
+// query
+// for an accelerator (torch.accelerator) returns none, on a torch built for CUDA as well, because
+// its devices are not those of the session.
 static std::optional<c10::DeviceType> accelerator(bool checked) {
   const auto found = g_accelerator(false);
   if (found.has_value() && found != c10::kCUDA) return found;
@@ -66,7 +67,7 @@ static PyObject* device_new(PyTypeObject* type, PyObject* args, PyObject* kwargs
     const char* name = PyUnicode_AsUTF8(first);
     ours = name != nullptr && is_cuda_name(name);
   }
-  PyErr_Clear();  // of a number or a text that cannot be read: torch tells of it
+  PyErr_Clear();  // a number or an invalid text: torch raises the error
   if (!ours) return g_new(type, args, kwargs);
   const auto target = py::make_tuple(g_target);
   return g_new(type, target.ptr(), nullptr);
@@ -121,7 +122,8 @@ static bool writable(void* address) {
   return mprotect(reinterpret_cast<void*>(start), 2 * page, PROT_READ | PROT_WRITE) == 0;
 }
 
-// Puts `function` where libtorch_python looks for the symbol; null: there is no such place.
+// Writes `function` into libtorch_python's import slot of the symbol; null if there is no such
+// slot.
 static void** exchange(const char* symbol, void* function) {
   Wanted wanted{"libtorch_python.so", symbol, nullptr};
   dl_iterate_phdr(look_for_slot, &wanted);
@@ -130,7 +132,7 @@ static void** exchange(const char* symbol, void* function) {
   return wanted.slot;
 }
 
-// False: the slot is not there (another build of torch), nothing was changed.
+// Returns false if the slot does not exist (another build of torch); nothing was changed.
 static bool install_names(const std::string& target, bool keep_index) {
   TORCH_CHECK(g_slot == nullptr, "the device hook is installed already");
   g_target = target;
@@ -157,10 +159,11 @@ static void remove_names() {
   g_new = nullptr;
 }
 
-// ---- identity: user code hears "cuda", torch and the vendor's package hear the truth; on plain CPU
-// of a tensor alone, because the CPU has a name of its own in CUDA programs
+// ---- identity: user code sees "cuda", torch and the vendor's package see the device's true name.
+// On plain CPU only tensors report "cuda", because CUDA programs use the CPU under its own name,
+// too.
 
-static std::vector<std::string> g_insiders;  // folders whose code hears the truth
+static std::vector<std::string> g_insiders;  // folders whose code sees the true name
 static PyGetSetDef* g_type_field = nullptr;
 static PyGetSetDef* g_is_cuda_field = nullptr;
 static getter g_type = nullptr, g_is_cuda = nullptr;
@@ -168,7 +171,7 @@ static reprfunc g_repr = nullptr, g_str = nullptr;
 
 static bool asked_by_insider() {
   PyFrameObject* frame = PyEval_GetFrame();
-  if (frame == nullptr) return true;  // C code asks: the truth
+  if (frame == nullptr) return true;  // called from C: the true name
   PyCodeObject* code = PyFrame_GetCode(frame);
   const char* file = PyUnicode_AsUTF8(code->co_filename);
   bool insider = false;
@@ -235,7 +238,7 @@ static void remove_identity() {
   g_type_field = nullptr;
 }
 
-// Gives a class that is written in C an attribute that Python may not; None takes it away.
+// Sets an attribute of a class written in C, which Python code cannot; None deletes it.
 static void set_attribute(const py::type& kind, const std::string& name, const py::object& value) {
   auto* type = reinterpret_cast<PyTypeObject*>(kind.ptr());
   const int failed = value.is_none() ? PyDict_DelItemString(type->tp_dict, name.c_str())

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's own tests on the device that stands for CUDA: suites, workers, results, the command."""
+"""PyTorch's own tests on the device that represents CUDA: suites, workers, results, command."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of our own on the databases that torch's wheel carries: the device against the CPU.
+"""Built-in tests from the databases in torch's wheel, which compare the device with the CPU.
 
-One function per database makes the test classes, through torch's own machinery: where
+One function per database creates the test classes by torch's own machinery: where
 torch.cuda.is_available(), a class for CUDA with one method per operator (module, optimizer) and
 dtype.
 """
@@ -23,20 +23,20 @@ from ditorch.calls import Unsupported
 
 STEPS = 3  # of an optimizer
 LOOSE = MappingProxyType({torch.float16: 1e-2, torch.bfloat16: 2e-2})
-TOLERANCE = 1e-3  # torch's own when it compares a GPU with the CPU
-loosened: dict[str, float] = {}  # by dtype: of the device, for the test that runs
+TOLERANCE = 1e-3  # torch's own tolerance between a GPU and the CPU
+loosened: dict[str, float] = {}  # dtype -> tolerance of the device for the test that runs
 
 Classes = dict[str, Any]
 
 
 def bound(dtype: torch.dtype) -> float:
-    """How near a result must come to the CPU's."""
+    """Return the tolerance of a comparison with the CPU's result."""
     own = loosened.get(str(dtype).removeprefix("torch."))
     return own if own is not None else LOOSE.get(dtype, TOLERANCE)
 
 
 def op_tests() -> Classes:
-    """Every operator of op_db: outputs (test_forward) and gradients (test_backward)."""
+    """Create tests for op_db: outputs (test_forward) and gradients (test_backward)."""
     from torch.testing._internal.common_device_type import OpDTypes, ops
     from torch.testing._internal.common_methods_invocations import op_db
     from torch.testing._internal.common_utils import TestCase
@@ -54,7 +54,7 @@ def op_tests() -> Classes:
 
 
 def module_tests() -> Classes:
-    """Every module of module_db: outputs and gradients, in training and in evaluation."""
+    """Create tests for module_db: outputs and gradients, in training and in evaluation."""
     from torch.testing._internal.common_modules import module_db, modules
     from torch.testing._internal.common_utils import TestCase
 
@@ -69,7 +69,7 @@ def module_tests() -> Classes:
 
 
 def optimizer_tests() -> Classes:
-    """Every optimizer of optim_db: a few steps, parameters against the CPU's."""
+    """Create tests for optim_db: the parameters after a few steps are compared with the CPU's."""
     from torch.testing._internal.common_optimizers import optim_db, optims
     from torch.testing._internal.common_utils import TestCase
 
@@ -93,7 +93,7 @@ def _for_the_device(generic: type) -> Classes:
     instantiate_device_type_tests(generic, scope, only_for="cuda")
     for made in scope.values():
         made.__module__ = __name__
-        # torch's own check of what a class excludes: no test of a device
+        # torch's own test of the exclusion lists, which does not use the device
         made.test_exclusions = None
     return scope
 
@@ -111,8 +111,8 @@ def _check_op(op: Any, device: str, dtype: torch.dtype, backward: bool) -> None:
             given = seeds(sample, expected)
             wanted = gradients(sample, expected, given) if backward else ()
         except Unsupported:
-            raise  # CUDA has it, and there is nothing to stand for it
-        except Exception as error:  # the CPU's own limits are not the device's
+            raise  # CUDA supports it, and the device has no equivalent
+        except Exception as error:  # limits of the CPU are no failures of the device
             refusal = f"the CPU itself refuses: {type(error).__name__}: {error}"
             continue
         exact = op.name not in UNINITIALISED and not expected.random
@@ -149,7 +149,7 @@ def _check_module(info: Any, device: str, dtype: torch.dtype, training: bool) ->
 
 
 def _train(module: Any, given: Any, device: str) -> tuple[Any, list[Tensor | None], bool]:
-    """The outputs, the gradients, and whether the CPU drew random numbers."""
+    """Return the outputs, the gradients, and whether the CPU generated random numbers."""
     move = Mover(device)
     args, kwargs = move(given.args), move(given.kwargs)
     torch.manual_seed(SEED)
@@ -171,7 +171,7 @@ def _train(module: Any, given: Any, device: str) -> tuple[Any, list[Tensor | Non
 def _check_optimizer(info: Any, device: str, dtype: torch.dtype) -> None:
     for one in info.optim_inputs_func(device=device):
         kwargs = dict(one.kwargs)
-        # how a GPU takes its steps, not what they are
+        # options for how a GPU computes a step, which do not change its result
         plain = {key: val for key, val in kwargs.items() if key not in ("capturable", "fused")}
         expected = _steps(info, Mover("cpu")(plain), "cpu", dtype)
         compare(_steps(info, kwargs, device, dtype), expected, device, True, bound)
@@ -179,7 +179,7 @@ def _check_optimizer(info: Any, device: str, dtype: torch.dtype) -> None:
 
 def _steps(info: Any, kwargs: dict[str, Any], device: str, dtype: torch.dtype) -> list[Tensor]:
     torch.manual_seed(SEED)
-    shapes = ((4, 3), (3, 5))  # matrices: some optimizers take nothing else
+    shapes = ((4, 3), (3, 5))  # matrices: some optimizers accept nothing else
     params = [torch.randn(shape, dtype=dtype).to(device).requires_grad_() for shape in shapes]
     optimizer = info.optim_cls(params, **kwargs)
 
@@ -198,7 +198,7 @@ def _steps(info: Any, kwargs: dict[str, Any], device: str, dtype: torch.dtype) -
 
 
 def tests_of(classes: Classes) -> Iterator[unittest.TestCase]:
-    """One case per method of the classes."""
+    """Yield one case per method of the classes."""
     for made in classes.values():
         for name in unittest.defaultTestLoader.getTestCaseNames(made):
             yield made(name)

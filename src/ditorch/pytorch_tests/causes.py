@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose failure it is: the chip's (values, kernels) or the shim's (how CUDA's names are mapped)."""
+"""The cause of a failure: the chip (values, kernels) or the shim (the mapping of CUDA's names)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Rule:
-    """What a failure's message and place (those that are given) match; `{device}`: the chip's."""
+    """Patterns for a failure's message and place; `{device}` is the device type of the chip."""
 
     cause: str
     reason: str
@@ -17,13 +17,13 @@ class Rule:
     where: str = ""
 
 
-# The first that matches decides. A message that says which kernel is missing lists every back end,
-# CUDA's too: it goes before the rules that look for names of devices.
+# The first match decides. A message about a missing kernel lists every backend, CUDA's too, so it
+# precedes the rules that search for names of devices.
 RULES = (
     Rule("chip", "crash", r"^the process died"),
     Rule("chip", "hang", r"^no result within"),
     Rule("shim", "no equivalent", r"^Unsupported: |has no equivalent here"),
-    # a RuntimeError there is what the chip's own functions raised, called through a mapped name
+    # a RuntimeError there was raised by the chip's own functions, called through a mapped name
     Rule(
         "shim",
         "raised in ditorch",
@@ -81,9 +81,11 @@ OTHER = Rule("chip", "other")
 
 
 def classify(message: str, where: str, device: str) -> Rule:
-    """The rule that tells the cause; `device` is what torch calls the chip, "dipu" say."""
+    """Return the rule that matches a failure; `device` is the device type of the
+    chip, e.g. "dipu".
+    """
     for rule in RULES:
-        # on a chip that torch itself calls cuda nothing is mapped, and nothing can be confused
+        # a chip that torch itself calls cuda has no mapped names that could be confused
         if rule.reason == "device identity" and device == "cuda":
             continue
         text = rule.message.replace("{device}", re.escape(device))

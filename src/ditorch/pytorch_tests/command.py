@@ -25,8 +25,8 @@ from ditorch.pytorch_tests.results import RESULTS, Row, Test
 from ditorch.pytorch_tests.sources import Source, files_of, selected
 from ditorch.pytorch_tests.workers import Pool
 
-SHOWN = 20  # rows of a list; the CSV has them all
-EVERY = 10.0  # seconds between two lines of progress where there is no terminal
+SHOWN = 20  # rows of a printed list; the CSV has all of them
+EVERY = 10.0  # seconds between two progress lines without a terminal
 
 
 def pytorch_tests(
@@ -46,7 +46,7 @@ def pytorch_tests(
     old: Path | None,
     device: str,
 ) -> int:
-    """Run the tests, show the results, and compare them with `old`; the exit code."""
+    """Run the tests, show the results, compare them with `old`, and return the exit code."""
     before = results.read(old) if old else None
     if not no_run:
         sources = _sources(suites, pytorch, _words(files))
@@ -86,7 +86,7 @@ def _sources(suites: str, pytorch: Path | None, files: Sequence[str]) -> list[So
         return files_of(pytorch, files)
     if files:
         raise DeeplinkError(
-            "--files are those of a PyTorch checkout, and --pytorch is missing.",
+            "--files needs --pytorch, the checkout that has them.",
             "for example: --pytorch ~/pytorch/test --files test_torch.py",
         )
     unknown = [name for name in _words(suites) if name not in SUITES]
@@ -122,7 +122,7 @@ def _run(
     resume: bool,
     rules: DeviceConfig,
 ) -> None:
-    """Runs what is selected and not there yet; each row is written as it comes."""
+    """Run the selected tests that have no row yet; each row is written when it is complete."""
     done = {row.key for row in results.read(output)} if resume and output.exists() else set()
     left_out: list[Row] = []
     known: list[Test] = []
@@ -154,7 +154,7 @@ def _run(
 
 
 class _Tally:
-    """How far a run is; lines now and then, or a bar where a person watches."""
+    """Progress of a run: periodic lines, or a bar on a terminal."""
 
     def __init__(self, out: Console, pool: Pool, bar: Progress | None) -> None:
         self.out, self.pool, self.bar = out, pool, bar
@@ -195,7 +195,7 @@ def _progress(out: Console, pool: Pool) -> Iterator[_Tally]:
 
 
 def _show(rows: Sequence[Row], before: Sequence[Row] | None, output: Path) -> bool:
-    """Shows the summary and what changed; whether something is wrong."""
+    """Print the summary and the changes; return whether a test failed."""
     out = console()
     lines = results.summary(rows)
     columns = ("file", "rows of", *RESULTS, "chip", "shim")
@@ -234,7 +234,7 @@ def _show_reasons(out: Console, rows: Iterable[Row]) -> None:
         return
     order = sorted(found.items(), key=lambda item: -len(item[1]))
     cells = [(*why, str(len(own)), f"{own[0]}: {own[0].message[:120]}") for why, own in order]
-    out.print(table("What went wrong", ("cause", "reason", "rows", "first"), cells))
+    out.print(table("Failures", ("cause", "reason", "rows", "first"), cells))
 
 
 def _list(out: Console, title: str, rows: Sequence[Row], style: str) -> None:

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one device's run of PyTorch's tests leaves out or forgives, each with its reason.
+"""Exceptions of one device in a run of PyTorch's tests, each with its reason.
 
 In the vendor's gaps.toml, or in a file that --config names:
 
 [pytorch_tests]
-dtypes = ["float32", "bfloat16"]       what the chip has; tests in other dtypes are not run
+dtypes = ["float32", "bfloat16"]       types of the chip; tests in other dtypes are not run
 
 [[pytorch_tests.skip]]
-test = "op_db::.*_linalg_eig"          a pattern that finds file::class::test
+test = "op_db::.*_linalg_eig"          a pattern that is searched in file::class::test
 reason = "why"
 
-[[pytorch_tests.tolerance]]            of the built-in suites
+[[pytorch_tests.tolerance]]            for the built-in suites
 test = "test_forward_(tanh|erf)_"
 dtype = "float32"
 bound = 2e-3                           relative, and absolute near zero
 reason = "why"
 
-`[device]`, which every suite obeys (deeplink.testing.device_rules), counts as well.
+`[device]`, which every suite follows (deeplink.testing.device_rules), counts as well.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SECTION = "pytorch_tests"
 
 @dataclass(frozen=True)
 class Skip:
-    """Tests that are not run."""
+    """Tests that are not run, with the reason."""
 
     test: str
     reason: str
@@ -46,7 +46,7 @@ class Skip:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Tests of a built-in suite whose results may be further off than the CPU's."""
+    """A larger tolerance for tests of a built-in suite, with the reason."""
 
     test: str
     dtype: str
@@ -56,7 +56,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class DeviceConfig:
-    """A device's own rules; without a file, none."""
+    """The rules of one device; empty without a file."""
 
     dtypes: tuple[str, ...] = ()
     skips: tuple[Skip, ...] = ()
@@ -69,13 +69,13 @@ class DeviceConfig:
         return next((skip for skip in skips if re.search(skip.test, str(test))), None)
 
     def all_tolerances(self) -> list[Tolerance]:
-        """The shared ones first: of several the last counts."""
+        """Return all tolerances, those of `[device]` first: the last match counts."""
         shared = self.shared.tolerances
         made = [Tolerance(_test_of(t.op, t.dtype), t.dtype, t.bound, t.reason) for t in shared]
         return [*made, *self.tolerances]
 
     def unmatched(self, tests: Iterable[Test]) -> list[str]:
-        """Entries that find no test: misspelt, or no longer needed."""
+        """Return the entries that match no test: misspelt, or obsolete."""
         names = [str(test) for test in tests]
         entries: Sequence[Skip | Tolerance] = (*self.skips, *self.tolerances)
         return [
@@ -86,24 +86,24 @@ class DeviceConfig:
 
 
 def _test_of(op: str, dtype: str) -> str:
-    """What finds the tests of an op of op_db, in one dtype or (`*`) in all."""
+    """Return the pattern of the tests of an op of op_db, in one dtype or (`*`) in all."""
     name = fnmatch.translate(op.replace(".", "_")).removesuffix(r"\Z").removesuffix(r"\z")
     last = r"\w+" if dtype == "*" else dtype
     return rf"op_db::.*::test_(for|back)ward_(nn_functional_)?{name}_cuda_{last}$"
 
 
 def skipped(test: Test, skip: Skip) -> Row:
-    """The row of a test that is left out."""
+    """Create the row of a skipped test."""
     return Row(*test.key, test.device, "skipped", "0.000", message=f"left out: {skip.reason}")
 
 
 def bounds(tolerances: Iterable[Sequence[Any]], test: Test) -> dict[str, float]:
-    """By dtype, what a test may be off; of several entries the last counts."""
+    """Return the tolerances of a test by dtype; the last of several entries counts."""
     return {dtype: bound for pattern, dtype, bound in tolerances if re.search(pattern, str(test))}
 
 
 def read(path: Path | None) -> DeviceConfig:
-    """The section of a file; an entry that is misspelt or has no reason is an error."""
+    """Read the section of a file; raise DeeplinkError for a misspelt key or a missing reason."""
     if path is None:
         return DeviceConfig()
     try:

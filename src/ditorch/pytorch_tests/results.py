@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of each test: rows, their CSV, a summary, and what changed since another run."""
+"""Test results: rows, their CSV, a summary, and the changes since another run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BAD = ("failed", "error")
 
 @dataclass(frozen=True, order=True)
 class Test:
-    """One test by its place; `device` says whether it is about the device or the CPU."""
+    """One test by its place; `device` is "device" or "cpu": what it tests."""
 
     file: str  # a test file, or one of the built-in suites
     class_name: str
@@ -35,7 +35,7 @@ class Test:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the CSV; `cause` and `reason` are empty unless the test went wrong."""
+    """One line of the CSV; `cause` and `reason` are empty unless the test failed."""
 
     file: str
     class_name: str
@@ -44,7 +44,7 @@ class Row:
     result: str
     seconds: str
     cause: str = ""  # chip or shim
-    reason: str = ""  # the rule that says so
+    reason: str = ""  # the rule that decided the cause
     message: str = ""
     where: str = ""  # the innermost frame
 
@@ -64,9 +64,9 @@ COLUMNS = tuple(field.name for field in fields(Row))
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a CSV, the last of each test; a line that was cut off is left out.
+    """Read the rows of a CSV: the last row of each test, without an incomplete line.
 
-    So is the row of a file that could not be loaded once, and could later.
+    The row of a file that failed to load is dropped if the file was loaded later.
     """
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
@@ -84,7 +84,7 @@ def read(path: Path) -> list[Row]:
 
 
 class Writer:
-    """Adds rows to a CSV as they come: what is written survives an interruption."""
+    """Appends each row to a CSV at once, so that an interruption loses no result."""
 
     def __init__(self, path: Path, append: bool) -> None:
         cut = append and path.exists() and not path.read_bytes().endswith(b"\n")
@@ -110,30 +110,30 @@ class Writer:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the summary: how many rows of a file, about the device or the CPU."""
+    """One line of the summary: the number of rows of a file, about the device or the CPU."""
 
     file: str
     device: str
     counts: Mapping[str, int]  # by result
-    causes: Mapping[str, int]  # of those that went wrong
+    causes: Mapping[str, int]  # of the failed tests
 
 
 def summary(rows: Iterable[Row]) -> list[Line]:
-    """The counts of each file, rows about the device apart from those about the CPU."""
+    """Count the rows of each file, those about the device separately from those about the CPU."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     causes: dict[tuple[str, str], Counter[str]] = {}
     for row in rows:
         place = row.file, row.device
         counts.setdefault(place, Counter())[row.result] += 1
         causes.setdefault(place, Counter())[row.cause] += 1
-    # the device first: its rows are what the run is about
+    # rows about the device first: they are the purpose of the run
     order = sorted(counts, key=lambda place: (place[1] != "device", place[0]))
     return [Line(*place, counts[place], causes[place]) for place in order]
 
 
 @dataclass(frozen=True)
 class Diff:
-    """What changed between two runs; a test that is new and goes wrong counts as newly failing."""
+    """Changes between two runs; a new test that fails counts as newly failing."""
 
     newly_failing: tuple[Row, ...]
     newly_passing: tuple[Row, ...]
@@ -141,7 +141,7 @@ class Diff:
 
 
 def diff(old: Iterable[Row], new: Iterable[Row]) -> Diff:
-    """Compares two runs test by test."""
+    """Compare two runs test by test."""
     before, after = {row.key: row for row in old}, {row.key: row for row in new}
     bad_before = {key for key, row in before.items() if row.bad}
     return Diff(

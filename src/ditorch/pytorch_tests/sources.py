@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where tests come from: a suite of torch's wheel, or a file of a PyTorch checkout."""
+"""Sources of tests: a suite of torch's wheel, or a file of a PyTorch checkout."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _DTYPE = re.compile(
 
 @dataclass(frozen=True)
 class Source:
-    """A suite's name; or, with `root`, a file of the checkout whose test folder that is."""
+    """The name of a suite; or, with `root`, a file in the test folder of a checkout."""
 
     name: str
     root: str = ""
 
 
 def load(source: Source) -> dict[Test, unittest.TestCase]:
-    """Every test of a source, ready to run in this process."""
+    """Load every test of a source into this process."""
     if source.root:
         cases: Iterable[unittest.TestCase] = _cases_of(source)
     else:
@@ -44,7 +44,7 @@ def load(source: Source) -> dict[Test, unittest.TestCase]:
 
 
 def files_of(root: Path, wanted: Iterable[str]) -> list[Source]:
-    """The test files of a checkout: those asked for, else every test_*.py at the top."""
+    """List test files of a checkout: the requested ones, else every test_*.py at the top level."""
     names = list(wanted) or sorted(path.name for path in root.glob("test_*.py"))
     missing = [name for name in names if not (root / name).is_file()]
     if missing or not names:
@@ -56,7 +56,7 @@ def files_of(root: Path, wanted: Iterable[str]) -> list[Source]:
 
 
 def selected(tests: Iterable[Test], only: str, dtypes: Iterable[str]) -> list[Test]:
-    """Those whose name the pattern finds; of those with a dtype in it, the dtypes asked for."""
+    """Select tests whose name matches the pattern and whose dtypes, if any, are among `dtypes`."""
     pattern, wanted = re.compile(only), set(dtypes)
     return [
         test
@@ -66,7 +66,7 @@ def selected(tests: Iterable[Test], only: str, dtypes: Iterable[str]) -> list[Te
 
 
 def dtypes_in(name: str) -> set[str]:
-    """The dtypes that a test's name carries at its end."""
+    """Return the dtypes at the end of a test's name."""
     return set(_DTYPE.findall(f"_{name.rpartition('_cuda_')[2]}"))
 
 
@@ -93,7 +93,7 @@ def _flat(suite: Any) -> Iterator[unittest.TestCase]:
 
 
 def _a_twin(case: unittest.TestCase) -> bool:
-    """torch makes a class for the chip's own name beside the one for CUDA: the same device."""
+    """Whether the class is torch's copy for the chip's own name, next to the one for CUDA."""
     machinery = sys.modules.get("torch.testing._internal.common_device_type")
     if machinery is None or not torch.cuda.is_available():
         return False

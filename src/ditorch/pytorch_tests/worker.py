@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that runs the tests it is given, one by one: `python -m ditorch.pytorch_tests.worker`.
+"""A process that runs tests one by one on request: `python -m ditorch.pytorch_tests.worker`.
 
-It loads one source, says which tests that has, then answers each test with its row.
+It loads one source, sends the list of its tests, then answers each test with its row.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ditorch import session
 from ditorch.pytorch_tests import builtin, causes, device_config, sources
 from ditorch.pytorch_tests.results import Row, Test
 
-LONGEST = 600  # characters of a message
-ADVICE = "To execute this test, run the following"  # torch adds it to every message
+LONGEST = 600  # maximum characters of a message
+ADVICE = "To execute this test, run the following"  # torch appends it to every message
 
 Error = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
 
 
 class Outcome(unittest.TestResult):
-    """What became of one test: the worst of its parts, with the first message."""
+    """The outcome of one test: the worst of its subtests, with the first message."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Outcome(unittest.TestResult):
         self._went_wrong("failed", err)
 
     def addError(self, test: unittest.TestCase, err: Error) -> None:
-        # torch's machinery wraps what a test raised: a wrong result is a failure all the same
+        # torch's machinery wraps the test's exception: an incorrect result is still a failure
         wrong = err[1] is not None and isinstance(_root(err[1]), AssertionError)
         self._went_wrong("failed" if wrong else "error", err)
 
@@ -62,13 +62,14 @@ class Outcome(unittest.TestResult):
 
 
 def main() -> None:
-    """Loads its source, and runs the tests that it is given."""
+    """Load the source, and run the requested tests."""
     line, options = workers.connect()
     torch.set_num_threads(options["threads"])
     target = session.activate().target
     device = target.device if target else "cuda"
     if target:
-        # CUDA's way to linear algebra; without it torch's tests leave that out on any device
+        # the CUDA backend of linear algebra; without it torch's tests skip linear algebra on any
+        # device
         torch.cuda.has_magma = True
     try:
         cases = sources.load(sources.Source(options["name"], options["root"]))
@@ -83,10 +84,10 @@ def main() -> None:
 
 
 def run(test: Test, case: unittest.TestCase | None, device: str) -> Row:
-    """Runs one test, with what its class and its module set up; errors become its row."""
+    """Run one test with the set-up of its class and module; errors become its row."""
     outcome, started = Outcome(), time.perf_counter()
     if case is None:
-        outcome.result, outcome.message = "error", "the test is not there any more"
+        outcome.result, outcome.message = "error", "the test no longer exists"
     else:
         unittest.TestSuite([case]).run(outcome)
     seconds = time.perf_counter() - started
@@ -94,7 +95,7 @@ def run(test: Test, case: unittest.TestCase | None, device: str) -> Row:
 
 
 def row(test: Test, result: str, seconds: float, message: str, where: str, device: str) -> Row:
-    """The row of a result; what went wrong gets its cause."""
+    """Create the row of a result; a failure gets its cause."""
     cause = reason = ""
     if result in ("failed", "error"):
         rule = causes.classify(message, where, device)
@@ -104,9 +105,9 @@ def row(test: Test, result: str, seconds: float, message: str, where: str, devic
 
 
 def describe(error: BaseException | None) -> str:
-    """The error and what it comes from, in one line."""
+    """Format an error and its root cause in one line."""
     text = f"{type(error).__name__}: {error}"
-    # torch's machinery wraps what a test raised, and says which sample it was
+    # torch's machinery wraps the test's exception and adds the sample
     if error is not None and (inner := _root(error)) is not error:
         text = f"{type(inner).__name__}: {inner} ({text})"
     return _one_line(text)
@@ -130,7 +131,7 @@ def _innermost(frames: TracebackType | None) -> str:
     last = found[-1]
     path = Path(last.filename)
     for at, part in enumerate(path.parts):
-        # from the package on: the same on every machine
+        # the path from the package on, which is the same on every machine
         if part in ("torch", "ditorch") and at and path.parts[at - 1] in ("site-packages", "src"):
             return f"{'/'.join(path.parts[at:])}:{last.lineno}"
     name = last.filename if last.filename.startswith("<") else path.name

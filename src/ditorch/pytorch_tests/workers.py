@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pool of torch's own suites: each worker has one source, and each test costs one row."""
+"""The pool for torch's own test suites: each worker loads one source; a crash costs one test."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ditorch.pytorch_tests.worker import row
 
 MODULE = "ditorch.pytorch_tests.worker"
 START_SECONDS = 300.0  # loading a large test file is slow on a busy machine
-HELP = 8  # tests in the queue that make it worth loading their source once more
+HELP = 8  # tests in the queue from which on another worker loads the source, too
 
 Select = Callable[[list[Test]], list[Test]]
 
-Bound = tuple[str, str, float]  # tests by a pattern, their dtype, how far off they may be
+Bound = tuple[str, str, float]  # pattern of tests, dtype, tolerance
 
 
 class _Worker(Worker):
-    """What it does: it loads its source, runs a test, or has nothing to do."""
+    """A worker that loads its source, runs a test, or is idle."""
 
     loading = True
     test: Test | None = None
@@ -45,7 +45,9 @@ class _Worker(Worker):
 
 
 class Pool:
-    """At most `jobs` workers; `limit` seconds for each test. `total` grows as sources load."""
+    """At most `jobs` workers; `limit` seconds for each test. `total` grows as sources
+    are loaded.
+    """
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class Pool:
         target = (found := session.current()) and found.target
         self._device = target.device if target else "cuda"
         self._workers: list[_Worker] = []
-        self._unseen: deque[Source] = deque()  # not loaded by anyone yet
+        self._unseen: deque[Source] = deque()  # not loaded by any worker yet
         self._queues: dict[Source, deque[Test]] = {}
 
     def __enter__(self) -> Pool:
@@ -72,7 +74,7 @@ class Pool:
         self._workers.clear()
 
     def run(self, sources: Sequence[Source], select: Select) -> Iterator[Row]:
-        """The row of every selected test, in the order in which they finish."""
+        """Yield the row of every selected test, in the order in which they finish."""
         self._unseen.extend(sources)
         while True:
             self._hand_out()
@@ -91,7 +93,7 @@ class Pool:
             self._workers.append(_Worker(source, self.jobs, self._tolerances))
 
     def _wanted(self) -> Source | None:
-        """The source that one more worker should load: a new one first, then the longest queue."""
+        """Choose the source for one more worker: a new one first, then the longest queue."""
         if self._unseen:
             return self._unseen.popleft()
         here = Counter(worker.source for worker in self._workers)
@@ -99,7 +101,7 @@ class Pool:
         return max(worth, key=lambda source: len(self._queues[source]), default=None)
 
     def _collect(self, select: Select) -> Iterator[Row]:
-        """Waits until a worker says something, dies or is late."""
+        """Wait until a worker answers, dies or exceeds its time limit."""
         busy = [worker for worker in self._workers if worker.busy]
         for worker, said in workers.listen(busy, self._allowed):
             if isinstance(said, Row):
@@ -122,9 +124,10 @@ class Pool:
             self.total += len(self._queues[worker.source])
 
     def _lost(self, worker: _Worker, message: str, where: str = "") -> Iterator[Row]:
-        """The row of the test that took its worker with it; another worker does the rest.
+        """Yield the row of the test that killed its worker; another worker runs the remaining
+        tests.
 
-        A source that cannot be loaded costs a row of its own, or those of the tests it still had.
+        A source that cannot be loaded gets a row of its own, or rows for its remaining tests.
         """
         self._dismiss(worker)
         seconds = worker.seconds()
