@@ -25,13 +25,18 @@ log = logging.getLogger(__name__)
 
 
 def chosen_vendor() -> vendor.Vendor:
-    """The vendor whose chip is behind the device: the chosen one, else the reference vendor."""
+    """Return the vendor whose chip is behind the device: the chosen one, else the
+    reference vendor.
+    """
     found = vendor.choose().vendor
     return found if found.runtime else vendor.choose("reference").vendor
 
 
 def _keep_cuda_apart() -> None:
-    """PrivateUse1 outranks CUDA as the accelerator of a process: autograd then fails for CUDA."""
+    """Hide CUDA from this process, or raise if CUDA is initialised.
+
+    PrivateUse1 outranks CUDA as the accelerator of a process, and autograd then fails for CUDA.
+    """
     if torch.version.cuda is None and torch.version.hip is None:
         return
     if torch.cuda.is_initialized():
@@ -43,7 +48,7 @@ def _keep_cuda_apart() -> None:
 
 
 def _answer_older_variables() -> None:
-    """Warns of a DIPU_ variable of the documents of DIPU that has no effect."""
+    """Warn about DIPU_ variables of older documents that have no effect."""
     for variable in settings.unknown():
         if variable.hint and variable.name.startswith("DIPU_"):
             log.warning("%s is set, but nothing reads it.\nHint: %s", variable.name, variable.hint)
@@ -63,7 +68,7 @@ def _register() -> vendor.Vendor:
     core.initialize(runtime.table_address(table), not isinstance(table, ctypes.CDLL))
     rename_privateuse1_backend("dipu")
     activity: Any = torch.profiler.ProfilerActivity
-    if not hasattr(activity, "DIPU"):  # torch 2.11 names it after the device only by itself
+    if not hasattr(activity, "DIPU"):  # torch 2.11 adds the name only for its own devices
         activity.DIPU = activity.PrivateUse1
     device = importlib.import_module("torch_dipu.dipu")
     torch._register_device_module("dipu", device)
@@ -78,16 +83,18 @@ def _register() -> vendor.Vendor:
     switches.register()
     getattr(chip, "start", lambda: None)()
     core.make_missing_autograd_threads()
-    atexit.register(core.finish_memory_check)  # after the next: the last registered is the first
+    # exit handlers run in reverse order: this one runs after the next
+    atexit.register(core.finish_memory_check)
     atexit.register(core.drain_autograd)
     atexit.register(core.rest_groups)
-    atexit.register(switches.stop_watching)  # before that: it is no call of the program's
+    # runs before the check: its operators are not calls of the program
+    atexit.register(switches.stop_watching)
     return found
 
 
 def _bring_cuda_names() -> None:
-    """CUDA's names at once where DIPU_MOCK_CUDA is set to true, else with the first `x.cuda()`."""
-    if not settings.DIPU_MOCK_CUDA.get() or "ditorch" in sys.modules:  # ditorch brings them itself
+    """Define CUDA's names at once if DIPU_MOCK_CUDA is true, else at the first `x.cuda()`."""
+    if not settings.DIPU_MOCK_CUDA.get() or "ditorch" in sys.modules:  # ditorch defines them itself
         return
     if settings.DIPU_MOCK_CUDA.is_set():
         autoload_hooks.cuda_names(VENDOR.name)
@@ -96,7 +103,7 @@ def _bring_cuda_names() -> None:
 
     @functools.wraps(plain)
     def cuda(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        autoload_hooks.cuda_names(VENDOR.name)  # CUDA itself is not there: see _keep_cuda_apart
+        autoload_hooks.cuda_names(VENDOR.name)  # CUDA itself is hidden: see _keep_cuda_apart
         found: Any = torch.Tensor.cuda
         return (plain if found is cuda else found)(self, *args, **kwargs)
 

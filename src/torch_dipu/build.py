@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m torch_dipu.build`: builds the native core ahead of time (importing us does it)."""
+"""`python -m torch_dipu.build`: build the native core ahead of its first import."""
 
 from rich.console import Console
 

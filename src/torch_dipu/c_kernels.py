@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A vendor's C functions as routes: how each parameter comes from an overload's stack.
+"""Routes to a vendor's C functions: the source of each parameter on an overload's stack.
 
-Decided when the library is loaded; the calls are made by csrc/routes/c_route.cpp, without Python.
+The plans are computed when the library is loaded; the calls are made by csrc/routes/c_route.cpp, without Python.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from diopi.resolve import writes_in_place
 from diopi.schema import RENAMED, Argument
 from torch_dipu import _C
 
-# what torch asks of a device -> the overload of the interface that it is; an argument less
+# An operator that torch calls on a device -> the overload of the interface, with an argument fewer.
 ASKED_AS = {"aten::convolution_backward_overrideable": "convolution_backward"}
-NOWHERE = -(2**15)  # no argument fills a result beforehand
+NOWHERE = -(2**15)  # no argument is copied into a result beforehand
 
 # C type of a parameter -> its code in c_route.cpp
 CODES = {
@@ -58,9 +58,9 @@ ARRAYS = {"float[]": "x", "bool[]": "m"}  # type of an argument -> code
 
 
 def routes(kernels: Mapping[str, Any]) -> dict[str, Any]:
-    """A route for every overload that C functions among a vendor's kernels can run.
+    """Return a route for every overload that C functions of a vendor's kernels can run.
 
-    What a convert_config.yaml changes is left to Python, which makes the conversions.
+    Kernels that a convert_config.yaml changes stay in Python, which makes the conversions.
     """
     found = {}
     for name, kernel in kernels.items():
@@ -86,7 +86,7 @@ def _routes(op: Op, kernel: cabi.Kernel, refused: list[int]) -> dict[str, Any]:
 
 
 def plans(op: Op, names: Collection[str]) -> dict[str, dict[str, Any]]:
-    """For each overload of an op, how the functions of these names are called for it."""
+    """Return, for each overload of an op, the plan that calls the functions of these names."""
     functions = [f for f in cfunction.functions() if f.op == op.name and f.name in names]
     asked = [overload for overload, as_ in ASKED_AS.items() if f"aten::{as_}" in op.aten]
     found = {overload: _plan(op, overload, functions) for overload in (*op.aten, *asked)}
@@ -94,7 +94,7 @@ def plans(op: Op, names: Collection[str]) -> dict[str, dict[str, Any]]:
 
 
 def _schema(overload: str) -> Any:
-    """The schema of the installed torch, or None where it has no such overload."""
+    """Return the schema in the installed torch, or None where it has no such overload."""
     base, _, name = overload.removeprefix("aten::").partition(".")
     packet = getattr(torch.ops.aten, base, None)
     found = getattr(packet, name or "default", None) if packet else None
@@ -102,7 +102,7 @@ def _schema(overload: str) -> Any:
 
 
 class _Stack:
-    """Where the arguments of an op lie: on the stack of an overload, or among constants."""
+    """The positions of an op's arguments: on the stack of an overload, or among constants."""
 
     def __init__(self, op: Op, schema: Any) -> None:
         self.op = op
@@ -113,7 +113,7 @@ class _Stack:
         self.places = {RENAMED.get(name, name): i for i, name in taken}
 
     def source(self, argument: Argument) -> int | None:
-        """Of an argument of the op; None where the overload does not give a required one."""
+        """Return the source of an argument; None where the overload lacks a required argument."""
         if argument.name in self.places:
             return self.places[argument.name]
         if argument.required:
@@ -135,7 +135,7 @@ def _plan(op: Op, overload: str, functions: list[Function]) -> dict[str, Any] | 
     of = f"aten::{known.of}" if known else overload
     of = {"aten::convolution_overrideable": "aten::convolution"}.get(of, of)
     form = known.form if known else "functional"
-    # a composite with gradients of its own parts would lose them
+    # a composite whose parts have gradients of their own would lose them
     if schema is None or has_kernel(overload, "CompositeImplicitAutograd"):
         return None
     if any(kind != "Tensor" for kind in op.returns):
@@ -182,12 +182,12 @@ def _is_mask(op: Op, name: str, stack: _Stack) -> bool:
 
 
 def _ordered(functions: list[Function], form: str) -> list[Function]:
-    """In place where that is asked for: no copy is needed then."""
+    """Order functions by preference: in place where in place is requested, to avoid a copy."""
     return sorted(functions, key=lambda f: not f.inplace) if form == "inplace" else functions
 
 
 def _functional_sources(of: str, stack: _Stack) -> list[int] | None:
-    """Where the functional overload's arguments come from."""
+    """Return the sources of the functional overload's arguments."""
     found = []
     for argument in _overload(of)._schema.arguments:
         name = RENAMED.get(argument.name, argument.name)
@@ -226,7 +226,8 @@ def _function(function: Function, stack: _Stack) -> dict[str, Any] | None:
     }
 
 
-Row = tuple[str, int, int, bool]  # code, source, what fills a result, whether None is taken
+# code, source, source of the initial values of a result, whether None is accepted
+Row = tuple[str, int, int, bool]
 
 
 def _parameter(
@@ -280,7 +281,9 @@ def _conditions(
     arguments: Mapping[str, Argument],
     stack: _Stack,
 ) -> list[tuple[int, str, Any]] | None:
-    """What the arguments that a function does not take have to be; None: the overload's are not."""
+    """Return the values required of arguments that a function does not take; None if
+    unsatisfiable.
+    """
     taken = {parameter.name for parameter in function.parameters}
     found: list[tuple[int, str, Any]] = []
     for name, argument in arguments.items():
@@ -312,7 +315,7 @@ def _grad_sizes(
     groups: int,
     output_mask: list[bool],
 ) -> tuple[torch.Tensor | None, ...]:
-    """What convolution_backward_overrideable returns; torch has no meta kernel for it."""
+    """Meta kernel of convolution_backward_overrideable, which torch lacks."""
     channels = grad_output.shape[1]
     made = (
         torch.empty_like(input, memory_format=torch.contiguous_format),
@@ -328,4 +331,4 @@ def _register_meta() -> torch.library.Library:
     return library
 
 
-_META = _register_meta()  # as long as it lives
+_META = _register_meta()  # the registration lasts as long as this object

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.compile with inductor: the graph is compiled for the host and run on the device's memory.
+"""torch.compile with inductor: compile the graph for the host, run it on the device's memory.
 
-Inductor has no code generator for this device. Its C++ for the CPU can serve wherever the host
-reaches the device's memory: inputs go in as aliases, what comes out is device memory already.
+Inductor has no code generator for this device. Its C++ for the CPU works wherever the host reaches
+the device's memory: inputs are passed as aliases, and outputs are allocated in device memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HOST = torch.device("cpu")
 
 
 def register(chip: ModuleType) -> None:
-    """Puts our way in front of inductor's own, for graphs on this device alone."""
+    """Wrap inductor's entry point for graphs on this device alone."""
     wrapper = torch._TorchCompileInductorWrapper
     plain: Callable[..., Any] = wrapper.__call__
 
@@ -80,14 +80,15 @@ def _compile_graph(graph: Graph, example: Sequence[Any], kind: dict[str, Any]) -
     _to_host(graph)
     host_example = [_host_fake(value) for value in example]
     with V.set_fake_mode(detect_fake_mode(host_example)):
-        graph = joint_graph_passes(graph)  # inductor relies on them: random numbers, for one
+        # inductor relies on them, for random numbers among others
+        graph = joint_graph_passes(graph)
     compiled = compile_fx_inner(graph, host_example, **kind)
     default = next((d for d in [*map(_device_of, example), *devices] if d.type == "dipu"), None)
     index = 0 if default is None or default.index is None else default.index
 
     def run(arguments: list[Any]) -> list[Any]:
         inputs = list(arguments)
-        arguments.clear()  # boxed: the callee owns them
+        arguments.clear()  # boxed calling convention: the callee owns the list
         return _run(compiled, inputs, index, devices)
 
     run._boxed_call = True  # type: ignore[attr-defined]  # what AOTAutograd asks of a compiler
@@ -116,7 +117,7 @@ def _device_of(value: Any) -> torch.device:
 
 
 def _host_fake(value: Any) -> Any:
-    """The same fake tensor on the host."""
+    """Return an equal fake tensor on the host."""
     if not _on_device(value):
         return value
     mode = getattr(value, "fake_mode", None)
@@ -125,7 +126,7 @@ def _host_fake(value: Any) -> Any:
 
 
 def _to_host(graph: Graph) -> None:
-    """Every device in the graph becomes the host: arguments, constants, what is known of values."""
+    """Replace the device by the host in a graph: in arguments, constants and fake values."""
 
     def argument(value: Any) -> Any:
         if isinstance(value, torch.device) and value.type == "dipu":

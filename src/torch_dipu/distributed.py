@@ -16,7 +16,7 @@ from torch_dipu import _C, flight
 
 
 def register(chip: ModuleType) -> None:
-    """Makes `init_process_group("dicl")`, and the device's default back end, known to torch."""
+    """Register the process group "dicl" and the device's default backend with torch."""
     if not dist.is_available():
         return
 
@@ -24,7 +24,7 @@ def register(chip: ModuleType) -> None:
         flight.start()
         communicator = getattr(chip, "communicator", None)
         host = communicator(store, rank, size, timeout) if communicator is not None else None
-        if host is not None:  # a back end of the host's, on the device's own bytes
+        if host is not None:  # a backend for host tensors, on the device's own bytes
             return _C.make_process_group(host)
         if _C.has_communicator():
             return _C.make_chip_group(store, rank, size, int(timeout.total_seconds() * 1000))
@@ -38,15 +38,15 @@ def register(chip: ModuleType) -> None:
 
 
 def serve_device_tensors(group: dist.ProcessGroup) -> None:
-    """Lets a group that has gloo for this device run gloo on the host's view of device tensors.
+    """Let a group that uses gloo for this device run gloo on the host aliases of device tensors.
 
-    Nothing happens for a group with another back end, or with none for this device.
+    A group with another backend, or without one for this device, is unchanged.
     """
     device = torch.device("dipu")
     if device not in group._device_types or not dist.is_gloo_available():
         return
     backend: Any = group._get_backend(device)
-    # with TORCH_DISTRIBUTED_DEBUG=DETAIL torch puts a checking group around it
+    # with TORCH_DISTRIBUTED_DEBUG=DETAIL torch wraps the group in a checking group
     if isinstance(getattr(backend, "wrapped_pg", backend), dist.ProcessGroupGloo):
         gloo_shutdown.end_cleanly()
         custom = dist.ProcessGroup.BackendType.CUSTOM

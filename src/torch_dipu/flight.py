@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flight record: the last collectives of this process, for when one of them never ends.
+"""The flight record: the last collectives of this process, for the diagnosis of a hang.
 
-Written to DIPU_FLIGHT_RECORD_DIR when a collective fails or times out, when one is under way for
-longer than DIPU_FLIGHT_RECORD_AFTER, and on demand. `deeplink flight-record DIR` reads the ranks'
-files together.
+It is written to DIPU_FLIGHT_RECORD_DIR when a collective fails or times out, when one runs for
+longer than DIPU_FLIGHT_RECORD_AFTER, and on demand. `deeplink flight-record DIR` reads the files of
+all ranks together.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _watching = threading.Event()
 
 
 def entries() -> list[dict[str, Any]]:
-    """The last collectives, oldest first: group, sequence, sizes, state, line, times."""
+    """Return the last collectives, oldest first: group, sequence, sizes, state, line, times."""
     return list(_C.flight_record())
 
 
 def dump(folder: str | Path | None = None, reason: str = "on demand") -> Path:
-    """Writes them to `rank-N.json` in a folder, DIPU_FLIGHT_RECORD_DIR unless one is given."""
+    """Write the record to `rank-N.json` in a folder; default: DIPU_FLIGHT_RECORD_DIR."""
     place = Path(folder) if folder is not None else settings.DIPU_FLIGHT_RECORD_DIR.get()
     place.mkdir(parents=True, exist_ok=True)
     rank = dist.get_rank() if dist.is_initialized() else settings.rank()
@@ -55,7 +55,7 @@ def dump(folder: str | Path | None = None, reason: str = "on demand") -> Path:
 
 
 def _groups() -> dict[str, list[int]]:
-    """The ranks of each group, by its name."""
+    """Return the ranks of each group, by its name."""
     if not dist.is_initialized():
         return {}
     known = dist.distributed_c10d._world.pg_map
@@ -63,7 +63,7 @@ def _groups() -> dict[str, list[int]]:
 
 
 def start() -> None:
-    """From the first process group on."""
+    """Start recording; called when the first process group is created."""
     if _watching.is_set():
         return
     _watching.set()
@@ -77,7 +77,8 @@ def start() -> None:
             target=_watch, args=(after, ended), name="flight_record", daemon=True
         )
         watcher.start()
-        atexit.register(watcher.join, 5)  # after the next: the last registered is the first
+        # exit handlers run in reverse order: this one runs after the next
+        atexit.register(watcher.join, 5)
         atexit.register(ended.set)
 
 

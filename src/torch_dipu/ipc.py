@@ -15,20 +15,20 @@ from torch.multiprocessing import reductions
 
 from torch_dipu import _C
 
-# What was sent and may still be in use: read end of a pipe -> the memory. The consumer holds the
-# write end; it closes with the consumer's tensor, or with the consumer.
+# Sent memory that may still be in use: read end of a pipe -> the memory. The consumer holds the
+# write end, which is closed with the consumer's tensor or process.
 _sent: dict[int, torch.UntypedStorage] = {}
 
 
 def collect() -> None:
-    """Lets go of what its consumers have closed."""
+    """Release memory whose consumers have closed their end."""
     for token in _readable(list(_sent)):
         os.close(token)
         del _sent[token]
 
 
 def register(chip: ModuleType) -> None:
-    """Teaches torch.multiprocessing to send tensors of this device."""
+    """Register this device's tensors with torch.multiprocessing."""
     for kind in (torch.Tensor, torch.nn.Parameter):
         ForkingPickler.register(kind, _reduce_tensor)
 
@@ -58,7 +58,7 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
     reader, writer = os.pipe()
     _sent[reader] = tensor.untyped_storage()
     memory = (DupFd(fd), DupFd(writer), offset, nbytes)
-    os.close(writer)  # DupFd has its own
+    os.close(writer)  # DupFd has its own copy
     return _rebuild, (*arguments, *layout, memory)
 
 

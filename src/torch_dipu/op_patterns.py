@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators by name: as a list of patterns means them, and as dumps and comparisons show them.
+"""Names of operators: the meaning of patterns, and the names in dumps and comparisons.
 
-The device gets `x + y` as add.Tensor, where an interface of `out=` functions has add.out: both
-names mean it, and add.out is what is shown. `x * 3` is mul.Tensor with a number, and shown as
+The device receives `x + y` as add.Tensor, where an interface of `out=` functions has add.out: both
+names select it, and add.out is displayed. `x * 3` is mul.Tensor with a number, and displayed as
 mul.Scalar_out.
 """
 
@@ -27,7 +27,7 @@ CONVOLUTION = (
     "convolution_backward_overrideable",
 )
 
-# Names that torch takes apart before they reach a device, and the operators that they come to.
+# Names that torch decomposes before they reach a device, and the resulting operators.
 COMES_TO: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), CONVOLUTION),
     **{f"conv_transpose{n}d": CONVOLUTION for n in (1, 2, 3)},
@@ -54,16 +54,16 @@ COMES_TO: dict[str, tuple[str, ...]] = {
 }
 
 NAME = re.compile(r"\w[\w.]*")
-ALWAYS, WITH_NUMBER = 1, 2  # as csrc/engine/engine.h has them
+ALWAYS, WITH_NUMBER = 1, 2  # as in csrc/engine/engine.h
 
 
 class UnknownOperatorError(DeeplinkError):
-    """A pattern that no operator of the device has."""
+    """A pattern matches no operator of the device."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """How a call is called in a dump: "add.out", "dipu_add_out", "diopiAdd"."""
+    """The names of a call in a dump: "add.out", "dipu_add_out", "diopiAdd"."""
 
     name: str
     function: str
@@ -72,7 +72,7 @@ class Shown:
 
 @cache
 def shown(overload: str, number: bool = False) -> Shown:
-    """The names of a call; `number` when one of its tensors is a number, as in x * 3."""
+    """Return the names of a call; `number` when one of its tensors is a number, as in x * 3."""
     name = _with_number(overload) if number else ""
     name = name or _out_form(overload) or overload.removeprefix("aten::")
     function = "dipu_" + name.replace(".", "_").lower()
@@ -81,7 +81,9 @@ def shown(overload: str, number: bool = False) -> Shown:
 
 @cache
 def diopi_name(overload: str, number: bool = False) -> str:
-    """The published function that an overload comes to ("diopiAdd"), or the op; "" where none."""
+    """Return the published function of an overload ("diopiAdd"), else the op; "" where there is
+    none.
+    """
     from diopi import catalogue
     from diopi.decomposition import served
 
@@ -99,9 +101,10 @@ def diopi_name(overload: str, number: bool = False) -> str:
 
 
 def matching(patterns: Iterable[str]) -> dict[str, int]:
-    """The overloads that patterns mean: names or regular expressions, in full, over "add.out" and
-    "add". WITH_NUMBER where only calls with a number are meant (".*.Scalar"). An error for a
-    pattern that nothing has.
+    """Return the overloads that patterns match: names or regular expressions, in full, over
+    "add.out"
+    and "add". WITH_NUMBER where only calls with a number match (".*.Scalar"). Raise
+    UnknownOperatorError for a pattern without a match.
     """
     found: dict[str, int] = {}
     for pattern in patterns:
@@ -114,7 +117,7 @@ def matching(patterns: Iterable[str]) -> dict[str, int]:
 
 
 def spelled(pattern: str) -> str:
-    """An entry in the device's own spelling: "mm" for aten.mm.default, aten::mm, torch.mm.
+    """Convert an entry to the device's spelling: "mm" for aten.mm.default, aten::mm, torch.mm.
 
     A regular expression loses only a leading "aten.".
     """
@@ -168,7 +171,7 @@ def _number_names(overload: str) -> tuple[str, ...]:
 
 @cache
 def _with_number(overload: str) -> str:
-    """ "mul.Scalar_out" for "aten::mul.Tensor"; "" for what takes no number."""
+    """Return "mul.Scalar_out" for "aten::mul.Tensor"; "" for an overload that takes no number."""
     base = overload.removeprefix("aten::").partition(".")[0]
     others = {schema.overload_name for schema in _schemas(base)}
     own = overload.partition(".")[2]
@@ -179,7 +182,7 @@ def _with_number(overload: str) -> str:
 
 @cache
 def _out_form(overload: str) -> str:
-    """The `out=` overload with the same arguments, where the device has it; else ""."""
+    """Return the `out=` overload with equal arguments, where the device has it; else ""."""
     name = overload.removeprefix("aten::")
     base, _, own = name.partition(".")
     schemas = {schema.overload_name: schema for schema in _schemas(base)}

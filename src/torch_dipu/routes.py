@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ATen to diopi: which vendor's kernel runs an overload of the device, bound once, at registration.
+"""Routes from ATen to diopi: the vendor's kernel of each overload, bound once, at registration.
 
-For each overload that a diopi op serves, in this order: the vendor's function in C, without Python
-on the way; its kernel by Python; a decomposition onto its kernels; the host. Views, allocations and
-copies are the device's own. What the host runs for a vendor that has kernels is counted:
+Routes of an overload with a diopi op, in this order: the vendor's function in C, without Python;
+its kernel by Python; a decomposition into its kernels; the host. Views, allocations and copies are
+the device's own. Calls on the host are counted for a vendor with kernels:
 `torch.dipu.operator_calls()`.
 """
 
@@ -25,7 +25,7 @@ from torch_dipu import _C, op_patterns
 log = logging.getLogger(__name__)
 Kernel = Callable[..., Any]
 
-# The device's own work, beside views: memory and copies.
+# The device's own operators, in addition to views: memory and copies.
 OWN = frozenset(
     """
     copy copy_ _to_copy to clone contiguous detach detach_ alias lift lift_fresh lift_fresh_copy
@@ -36,11 +36,12 @@ OWN = frozenset(
 )
 
 
-_bound: dict[str, list[_C.Route]] = {}  # of every overload, while a vendor's kernels are bound
+_bound: dict[str, list[_C.Route]] = {}  # by overload, while a vendor's kernels are bound
 
 
 def bound(overload: str) -> list[_C.Route] | None:
-    """The routes of an overload, in the order in which they are tried; the host comes after them.
+    """Return the routes of an overload, in the order in which they are tried before the host.
+
     None where no vendor's kernels are bound.
     """
     return _bound.get(overload, []) if _bound else None
@@ -48,7 +49,7 @@ def bound(overload: str) -> list[_C.Route] | None:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many overloads of the device are run by whom."""
+    """The number of overloads of the device by kind of implementation."""
 
     kernel: int = 0
     decomposition: int = 0
@@ -56,22 +57,22 @@ class Counts:
 
 
 def register(vendor: Vendor) -> None:
-    """Binds the vendor's kernels, or those of the module that DIPU_KERNELS names."""
+    """Bind the vendor's kernels, or those of the module that DIPU_KERNELS names."""
     kernels = settings.DIPU_KERNELS.get() or vendor.kernels
-    # both are read for a vendor without kernels, too: a value that is not allowed is refused
+    # both are read for a vendor without kernels, too, so that an invalid value raises an error
     is_off = settings.DIPU_WITH_DIOPI_LIBRARY.get() == "disable"
     op_patterns.matching(settings.DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS.get())
     if not kernels or is_off:
         return
     from dataclasses import replace
 
-    from diopi import implementation  # here: it is not loaded for a device without kernels
+    from diopi import implementation  # imported here: a device without kernels does not need it
 
     bind(implementation.load(replace(vendor, kernels=kernels)))
 
 
 def bind(implementation: Any) -> Counts:
-    """Gives every overload its routes by a vendor's kernels, in place of those it had."""
+    """Set the routes of every overload to a vendor's kernels, replacing earlier routes."""
     from diopi import all_ops
     from torch_dipu import c_kernels
 
@@ -103,14 +104,14 @@ def bind(implementation: Any) -> Counts:
 
 
 def unbind() -> None:
-    """Takes all routes away: the host runs everything."""
+    """Remove all routes: the host runs everything."""
     _C.clear_routes(_C.operators())
     _bound.clear()
 
 
 def _ours(overload: str, engine: set[str]) -> bool:
-    """Whether an overload can have a route: no view, not the device's own, not one whose gradient
-    torch only knows by its parts.
+    """Whether an overload can have a route: it is no view, not the device's own, and torch has a
+    gradient for it as a whole.
     """
     if not torch._C._dispatch_has_kernel(overload):
         return False  # another version of torch has it
@@ -126,7 +127,7 @@ def _base(overload: str) -> str:
 
 
 def _is_view(overload: str) -> bool:
-    """Whether a result is a view of an argument (transpose), or an argument becomes one."""
+    """Whether a result is a view of an argument (transpose), or an argument becomes a view."""
     returned = [value.alias_info for value in schema_of(overload).returns]
     if any(alias is not None and not alias.is_write for alias in returned):
         return True
@@ -143,9 +144,9 @@ def _routes(overload: str, op: Any, resolved: Any, in_engine: bool) -> list[_C.R
     from diopi.decomposition import FREE
 
     if resolved.route == "decomposition" and (not in_engine or _base(overload).rstrip("_") in FREE):
-        return []  # torch's own composite, or the device's own work
+        return []  # torch's own composite, or the device's own operator
     if resolved.route == "decomposition" and not resolved.uses:
-        return []  # of memory alone, which the device fills by these very operators (zero_, fill_)
+        return []  # memory only, which the device fills by these operators (zero_, fill_)
     if resolved.route not in ("kernel", "decomposition"):
         return []
     call, numbers = _call(overload, op, resolved)
@@ -155,7 +156,7 @@ def _routes(overload: str, op: Any, resolved: Any, in_engine: bool) -> list[_C.R
     return [_C.python_route(resolved.route, who, call, numbers)]
 
 
-# One overload's call by the op's kernel: the arguments come in the schema's order.
+# The call of an overload's kernel, as source code: the arguments are in the schema's order.
 
 _WRITING = """
 def call({parameters}):
@@ -175,7 +176,7 @@ def call({parameters}):
 
 
 def _call(overload: str, op: Any, resolved: Any) -> tuple[Kernel, int]:
-    """What a route calls, and which of its arguments may be numbers where torch has tensors."""
+    """Return the callable of a route, and a mask of its tensor arguments that may be numbers."""
     from diopi import catalogue, schema
 
     row = catalogue.overloads().get(overload.removeprefix("aten::"))
@@ -198,7 +199,7 @@ def _call(overload: str, op: Any, resolved: Any) -> tuple[Kernel, int]:
         targets=", ".join(targets),
     )
     scope = {"kernel": kernel, "NoKernelError": NoKernelError, "write": _write}
-    exec(source, scope)  # the arguments are known now: nothing is looked up in the call
+    exec(source, scope)  # resolved here, so that the call looks up nothing
     numbers = _numbers(op)
     bits = sum(1 << at for at, name in enumerate(renamed) if name in numbers)
     return scope["call"], bits
@@ -212,13 +213,13 @@ def _returns_its_first(overload: str) -> bool:
 
 
 def schema_of(overload: str) -> Any:
-    """Torch's schema of "aten::add.out"."""
+    """Return torch's schema of "aten::add.out"."""
     name, _, form = overload.partition(".")
     return torch._C._get_schema(name, form)
 
 
 def _passed(op: Any, given: dict[str, str]) -> list[str]:
-    """The kernel's arguments: by position as far as there is no gap, then by name."""
+    """Return the kernel's arguments: positional up to the first missing one, then by name."""
     passed, gap = [], False
     for argument in op.arguments:
         gap = gap or argument.kwarg_only or argument.name not in given
@@ -229,7 +230,7 @@ def _passed(op: Any, given: dict[str, str]) -> list[str]:
 
 
 def _numbers(op: Any) -> set[str]:
-    """The tensor arguments that some overload of the op has as a number."""
+    """Return the tensor arguments that some overload of the op takes as a number."""
     from diopi import catalogue, schema
 
     rows = [catalogue.overloads().get(name.removeprefix("aten::")) for name in op.aten]
@@ -249,10 +250,11 @@ def _fits(target: Any, result: Any) -> bool:
 
 
 def _write(targets: tuple[Any, ...], result: Any) -> Any:
-    """Results into the tensors that were given for them; what does not fit is left to the host,
-    which has torch's messages.
+    """Copy results into the tensors of the caller.
+
+    Results of another shape or type are left to the host, which raises torch's errors.
     """
-    if len(targets) == 1 and _fits(targets[0], result):  # the usual case
+    if len(targets) == 1 and _fits(targets[0], result):  # the most frequent case
         targets[0].copy_(result)
         return None
     into = targets[0] if isinstance(targets[0], list) else targets  # foreach: a list for a list

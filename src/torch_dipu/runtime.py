@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a chip fills in: the Runtime protocol, and the C table (dipu_runtime.h) that carries it.
+"""The interface of a chip: the Runtime protocol, and the C table (dipu_runtime.h) for it.
 
 A vendor's `runtime` module defines `runtime()`, which returns either a loaded shared library that
 exports `dipu_runtime`, or any Python object with the methods of `Runtime`; and it may define
-`communicator(store, rank, size, timeout)`, which returns a c10d back end for host tensors, or None
+`communicator(store, rank, size, timeout)`, which returns a c10d backend for host tensors, or None
 for the communicator of the table.
 """
 
@@ -22,14 +22,14 @@ log = logging.getLogger("torch_dipu")
 ABI = 2
 OK, ERROR, OUT_OF_MEMORY, NOT_READY = range(4)
 HOST = -1  # a "device" in a copy: host memory
-# of a collective: the numbers of DipuReduction
+# Reductions of a collective: the positions are the numbers of DipuReduction.
 REDUCTIONS = ("sum", "product", "min", "max", "average", "bit_and", "bit_or", "bit_xor")
 GROUP_ID = 128  # bytes
 
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """What the chip says of one device."""
+    """The chip's description of one device."""
 
     name: str
     total_memory: int
@@ -40,7 +40,7 @@ class DeviceInfo:
 
 @dataclass(frozen=True)
 class Copy:
-    """One copy; a device is HOST or an ordinal, `blocking` means: return when it has arrived."""
+    """One copy; a device is HOST or an ordinal. `blocking`: return when the bytes have arrived."""
 
     dst: int
     src: int
@@ -61,20 +61,20 @@ class Collective:
     dst: int
     count: int  # elements
     dtype: int  # a number of diopiDtype_t
-    reduction: int  # the place in REDUCTIONS
+    reduction: int  # index in REDUCTIONS
     peer: int
     stream: int
 
 
 @runtime_checkable
 class Runtime(Protocol):
-    """The chip in Python: addresses, streams and events are integers, stream 0 is the default.
+    """A chip in Python: addresses, streams and events are integers, stream 0 is the default.
 
-    A method raises MemoryError when memory is out, and any other exception for another failure.
-    Optional: entropy(device) -> int, and the communicator: comm_id() -> bytes,
+    A method raises MemoryError when memory is exhausted, and any other exception for another
+    failure. Optional: entropy(device) -> int, and the communicator: comm_id() -> bytes,
     comm_create(device, rank, size, id) -> int, comm_destroy, comm_abort, comm_query, comm_begin and
-    comm_end(communicator), comm_all_reduce and the others, which take a Collective, and
-    comm_probe(communicator) -> int, the rank that has sent something, or None.
+    comm_end(communicator), comm_all_reduce and the other operations, which take a Collective, and
+    comm_probe(communicator) -> int, the rank of a pending message, or None.
     """
 
     def device_count(self) -> int: ...
@@ -129,7 +129,7 @@ class _CGroupId(ctypes.Structure):
 
 
 class _CGivenId(_CGroupId):
-    """The same as an input."""
+    """DipuGroupId as an input."""
 
 
 class _CCollective(ctypes.Structure):
@@ -146,7 +146,7 @@ class _CCollective(ctypes.Structure):
     )
 
 
-# The functions of the table in its order: name -> C argument types. The outputs come last.
+# The functions of the table in its order: name -> C argument types. The outputs are last.
 _OUT_POINTER = POINTER(c_void_p)
 COLLECTIVES = "all_reduce broadcast reduce all_gather reduce_scatter send receive".split()
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
@@ -181,8 +181,8 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
 }
 COMMUNICATOR = tuple(name for name in FUNCTIONS if name.startswith("comm_"))
 OPTIONAL = ("memory_window", "memory_export", "memory_import", "entropy", *COMMUNICATOR)
-QUERIES = ("stream_query", "event_query", "comm_probe")  # False, or None, is no error
-# only a library can give these: they are about the host's own address space
+QUERIES = ("stream_query", "event_query", "comm_probe")  # False or None is a result, no error
+# implemented by libraries only: they concern the host's own address space
 LIBRARY_ONLY = ("memory_window", "memory_export", "memory_import")
 
 
@@ -190,13 +190,13 @@ class _Table(ctypes.Structure):
     _fields_ = (
         ("abi", ctypes.c_uint32),
         ("size", ctypes.c_uint32),
-        ("last_error", CFUNCTYPE(c_void_p)),  # a text; ctypes would leak one returned as c_char_p
+        ("last_error", CFUNCTYPE(c_void_p)),  # a text; ctypes would leak a c_char_p
         *((name, CFUNCTYPE(c_int, *arguments)) for name, arguments in FUNCTIONS.items()),
     )
 
 
 def table_address(runtime: ctypes.CDLL | Runtime) -> int:
-    """The address of the C table of a library or of a Python runtime; it lives as long as we do."""
+    """Return the address of the C table of a library or of a Python runtime; it is never freed."""
     if isinstance(runtime, ctypes.CDLL):
         getter = runtime.dipu_runtime
         getter.restype = c_void_p
@@ -205,7 +205,7 @@ def table_address(runtime: ctypes.CDLL | Runtime) -> int:
     if missing:
         raise TypeError(
             f"{type(runtime).__name__} is not a torch_dipu Runtime: it lacks "
-            f"{', '.join(missing)}.\nHint: see torch_dipu.runtime.Runtime for what a chip fills in."
+            f"{', '.join(missing)}.\nHint: torch_dipu.runtime.Runtime lists the methods."
         )
     table = _python_table(runtime)
     _kept.append(table)
@@ -227,9 +227,10 @@ def _python_table(runtime: Runtime) -> _Table:
 
 
 class _Errors:
-    """The text of the last error of each thread, where C can read it.
+    """The text of the last error of each thread, readable from C.
 
-    By thread number: a thread that Python did not start has no threading.local between two calls.
+    Keyed by thread number: a thread that Python did not start loses its threading.local between
+    calls.
     """
 
     def __init__(self) -> None:
@@ -244,7 +245,7 @@ class _Errors:
 
 
 def _callback(method: Callable[..., Any], name: str, errors: _Errors) -> Callable[..., int]:
-    """A C callback of one method: outputs are written through pointers, exceptions become codes."""
+    """Create a C callback for a method: outputs go through pointers, exceptions become codes."""
 
     def call(*arguments: Any) -> int:
         values, outputs = _split(arguments)
@@ -256,7 +257,7 @@ def _callback(method: Callable[..., Any], name: str, errors: _Errors) -> Callabl
         except MemoryError as error:
             errors.put(str(error))
             return OUT_OF_MEMORY
-        except Exception as error:  # an exception must not cross into C: it becomes its text
+        except Exception as error:  # an exception must not cross into C: its text is stored
             errors.put(f"{type(error).__name__}: {error}")
             log.debug("%s failed", name, exc_info=True)
             return ERROR
@@ -269,7 +270,9 @@ _RECORDS: dict[type, Any] = {_CCopy: Copy, _CCollective: Collective}
 
 
 def _split(arguments: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
-    """Inputs as Python values (null is 0, a record is a dataclass), outputs as pointers."""
+    """Split into inputs as Python values (null is 0, a record is a dataclass) and
+    output pointers.
+    """
     values: list[Any] = []
     outputs: list[Any] = []
     for argument in arguments:
@@ -290,7 +293,7 @@ def _split(arguments: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
 
 def _write(result: Any, outputs: list[Any]) -> None:
     if outputs and result is None:
-        raise TypeError("it returned nothing")
+        raise TypeError("it returned None")
     if len(outputs) == 1 and isinstance(result, DeviceInfo):
         info = outputs[0].contents
         info.name = result.name.encode()[:63]

@@ -57,7 +57,7 @@ del a, b
 """
     )
     assert "something wrote past the end of a block of 40 bytes on dipu:0: 5 bytes" in text
-    assert "Found when it was freed (DIPU_MEM_CHECK=2 tells in which operator)" in text
+    assert "Found when it was freed (DIPU_MEM_CHECK=2 names the operator)" in text
 
 
 def test_the_strict_check_names_the_operator_of_each_fault() -> None:

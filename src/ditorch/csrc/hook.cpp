@@ -4,8 +4,7 @@
 //
 // Two places are changed, and restored by `remove`: import slots of libtorch_python (for
 // c10::Device(std::string), and on plain CPU for the device of a bare index), and the getters
-// of torch.device and of Tensor.is_cuda. If the self-test in native.py fails, the changes are
-// undone.
+// of torch.device and of Tensor.is_cuda. If the self-test in native.py fails, the changes are undone.
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/Device.h>
 #include <dlfcn.h>
@@ -48,9 +47,8 @@ static void construct(void* self, const std::string& name) {
 }
 
 // Plain CPU is no accelerator to torch. `device=0` requires an accelerator, and gets the CPU; a
-// query
-// for an accelerator (torch.accelerator) returns none, on a torch built for CUDA as well, because
-// its devices are not those of the session.
+// query for an accelerator (torch.accelerator) returns none, on a torch built for CUDA as well,
+// because its devices are not those of the session.
 static std::optional<c10::DeviceType> accelerator(bool checked) {
   const auto found = g_accelerator(false);
   if (found.has_value() && found != c10::kCUDA) return found;
@@ -122,8 +120,7 @@ static bool writable(void* address) {
   return mprotect(reinterpret_cast<void*>(start), 2 * page, PROT_READ | PROT_WRITE) == 0;
 }
 
-// Writes `function` into libtorch_python's import slot of the symbol; null if there is no such
-// slot.
+// Writes `function` into libtorch_python's import slot of the symbol; null if there is no such slot.
 static void** exchange(const char* symbol, void* function) {
   Wanted wanted{"libtorch_python.so", symbol, nullptr};
   dl_iterate_phdr(look_for_slot, &wanted);
@@ -160,8 +157,7 @@ static void remove_names() {
 }
 
 // ---- identity: user code sees "cuda", torch and the vendor's package see the device's true name.
-// On plain CPU only tensors report "cuda", because CUDA programs use the CPU under its own name,
-// too.
+// On plain CPU only tensors report "cuda", because CUDA programs use the CPU under its own name, too.
 
 static std::vector<std::string> g_insiders;  // folders whose code sees the true name
 static PyGetSetDef* g_type_field = nullptr;

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One operator call held against the CPU: its inputs before it, its results after it."""
+"""Comparison of one operator call with the CPU: its inputs before the call, its
+results after it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-if TYPE_CHECKING:  # the judge is loaded when something is compared
+if TYPE_CHECKING:  # the judge is loaded by the first comparison
     from deeplink.judge import Verdict
 
 HOST = torch.device("cpu")
@@ -22,16 +24,16 @@ WIDE = {
     torch.float32: torch.float64,
     torch.complex64: torch.complex128,
 }
-# Operators that only a device has, or has in more types: what stands for them on the host (kTargets
-# of csrc/engine/operator.cpp), and the arguments that they lack.
+# Operators that only a device has, or has in more types: their replacement on the host (kTargets
+# of csrc/engine/operator.cpp), and the arguments that the replacement lacks.
 ON_HOST = {
     "aten::histc": torch.ops.dipu_host.histc.default,
     "aten::histc.out": torch.ops.dipu_host.histc.out,
     "aten::convolution_overrideable": torch.ops.aten.convolution.default,
     "aten::convolution_backward_overrideable": torch.ops.aten.convolution_backward.default,
 }
-# Operators that choose elements of their first argument: among equal ones any choice is right. Each
-# with the dimension that it has by default, and whether an element may be chosen once only.
+# Operators that select elements of their first argument: among equal elements any index is correct.
+# Each has its default dimension, and whether an element may be selected once only.
 CHOICES: dict[str, tuple[int | None, bool]] = {
     **dict.fromkeys(("argmax", "argmin", "max", "min", "median", "nanmedian"), (None, False)),
     **dict.fromkeys(("mode", "kthvalue"), (-1, False)),
@@ -42,7 +44,7 @@ UNINITIALISED = ("empty", "new_empty", "resize_", "set_", "_resize")
 
 @dataclass(frozen=True)
 class Call:
-    """An operator and its arguments, as the device got them."""
+    """An operator and the arguments with which the device was called."""
 
     operator: str  # "aten::add.Tensor"
     args: tuple[Any, ...]
@@ -55,7 +57,7 @@ class Call:
         return getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")
 
     def arguments(self) -> Iterator[tuple[Any, Any]]:
-        """Each argument's declaration and its value, in the order of the schema."""
+        """Yield each argument's declaration and value, in the order of the schema."""
         declared = self.overload._schema.arguments
         yield from zip(declared, self.args, strict=False)
         for argument in declared[len(self.args) :]:
@@ -64,7 +66,7 @@ class Call:
 
     @property
     def has_number(self) -> bool:
-        """Whether a number stands where a tensor is declared, as in x * 3."""
+        """Whether a number is passed for a declared tensor, as in x * 3."""
         return any(
             str(argument.type) == "Tensor" and is_number(value)
             for argument, value in self.arguments()
@@ -72,14 +74,14 @@ class Call:
 
     @property
     def comparable(self) -> bool:
-        """Whether a second run means the same: no random numbers, no memory as it was."""
+        """Whether a second run gives equal results: no random numbers, no uninitialised memory."""
         base = self.operator.partition("::")[2].partition(".")[0]
         random = torch.Tag.nondeterministic_seeded in self.overload.tags
         return not random and not base.startswith(UNINITIALISED)
 
 
 def is_number(value: Any) -> bool:
-    """A number, or what torch made of one: a host tensor without dimensions."""
+    """Whether a value is a number or torch's form of one: a host tensor without dimensions."""
     if isinstance(value, Tensor):
         return value.device.type == HOST.type and value.dim() == 0
     return isinstance(value, (bool, int, float, complex))
@@ -87,7 +89,7 @@ def is_number(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Taken:
-    """A call with its arguments on the host, as they were before it."""
+    """A call with host copies of its arguments as they were before the call."""
 
     call: Call
     args: tuple[Any, ...]
@@ -96,17 +98,17 @@ class Taken:
 
 @dataclass(frozen=True)
 class Row:
-    """One part of a call: what it is, the CPU's tensor and the device's, and the verdict."""
+    """One part of a call: its name, the CPU's tensor, the device's tensor, and the verdict."""
 
     label: str
     host: Tensor
     device: Tensor
     verdict: Verdict
-    result: bool  # a result, or an argument that must not have changed
+    result: bool  # a result, or an argument that must be unchanged
 
 
 def take(call: Call) -> Taken | None:
-    """The arguments, copied before the call may write them; None for what is not compared."""
+    """Copy the arguments before the call can write them; None for calls that are not compared."""
     if not call.comparable:
         return None
     return Taken(call, *_copied(call.args, call.kwargs, _to_host))
@@ -115,7 +117,7 @@ def take(call: Call) -> Taken | None:
 def _copied(
     args: tuple[Any, ...], kwargs: dict[str, Any], copy: Callable[[Any], Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Every leaf by `copy`; tensors that share memory have copies that share memory."""
+    """Copy every leaf by `copy`; tensors that share memory get copies that share memory."""
     sharing: dict[tuple[int, torch.dtype], list[Tensor]] = {}
     for leaf in tree_leaves((args, kwargs)):
         if isinstance(leaf, Tensor) and leaf.layout == torch.strided and leaf.numel():
@@ -138,8 +140,10 @@ def _copied(
 
 
 def compare(taken: Taken, result: Any) -> list[Row]:
-    """The results first, then the arguments: those that the operator writes on the CPU as the CPU
-    wrote them, the others as they were before the call.
+    """Compare the results, then the arguments.
+
+    Arguments that the operator writes on the CPU are compared with the CPU's; the others must be as
+    they were before the call.
     """
     plain = _Run(taken, {})
     wide = _Run(taken, WIDE)
@@ -158,7 +162,7 @@ def compare(taken: Taken, result: Any) -> list[Row]:
 
 
 class _Run:
-    """The call on the host, in its own types or in wider ones; done when first asked for."""
+    """The call on the host, in its own types or in wider ones; computed at first use."""
 
     def __init__(self, taken: Taken, types: dict[torch.dtype, torch.dtype]) -> None:
         self._taken, self._types = taken, types
@@ -179,7 +183,7 @@ class _Run:
         return self._done[1]
 
     def chooses(self, found: Tensor, expected: Tensor) -> bool:
-        """Whether indices choose elements as good as those that the CPU chose."""
+        """Whether indices select elements equal to those that the CPU selected."""
         from deeplink.judge import same_choice
 
         call = self._taken.call
@@ -237,13 +241,16 @@ def _row(
 def _reference(part: Callable[[_Run], Tensor], wide: _Run, plain: Tensor) -> Tensor:
     try:
         return part(wide)
-    except Exception:  # the operator has no wider type: what the CPU says in its own must do
+    # the operator has no wider type: the CPU's result in its own type is the reference
+    except Exception:
         return plain
 
 
 def _input(label: str, before: Tensor, device: Tensor, plain: _Run, wide: _Run) -> Row:
-    """Whether an argument has its bits as before. Where the CPU changes it, too (running
-    statistics, memory of a result): whether it has the CPU's values.
+    """Judge an argument: its bits must be unchanged.
+
+    Where the CPU changes the argument, too (running statistics, memory of a result), it must have
+    the CPU's values.
     """
     from deeplink.judge import judge
 
@@ -258,7 +265,7 @@ def _exact(tensor: Tensor) -> bool:
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors have the same values; NaN equals NaN."""
+    """Whether two tensors have equal values; NaN equals NaN."""
     return a.shape == b.shape and bool(torch.equal(a, b) or _equal_with_nan(a, b))
 
 
@@ -281,7 +288,7 @@ def _writes(argument: Any) -> bool:
 def _tensors(
     call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Each tensor among arguments with its name: "self", "tensors[1]"."""
+    """Yield each tensor among the arguments with its name: "self", "tensors[1]"."""
     for argument, value in Call(call.operator, args, kwargs).arguments():
         if isinstance(value, Tensor):
             yield argument.name, value
@@ -292,7 +299,7 @@ def _tensors(
 
 
 def _labelled(result: Any) -> Iterator[tuple[str, Tensor, int]]:
-    """Each tensor of a result: "out", or "out0", "out1"."""
+    """Yield each tensor of a result with its name: "out", or "out0", "out1"."""
     single = isinstance(result, Tensor)
     listed = [result] if single else list(result) if isinstance(result, (list, tuple)) else []
     flat: list[Any] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the device's aids say: lines of the dump, of the comparison, of what was forced."""
+"""The printed lines of the device's debugging aids: dump, comparison, forced operators."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch_dipu import _C
 from torch_dipu.debug.op_compare import Call, Row, is_number
 from torch_dipu.op_patterns import WITH_NUMBER, Shown
 
-SHORT = 6  # so many names are written out
+SHORT = 6  # maximum number of names in a line
 
 
 def forced(wanted: Mapping[str, int]) -> str:
-    """One line: what the CPU runs from now on."""
+    """Format one line with the operators that are forced to the CPU."""
     if not wanted:
-        return "no operator of the device is forced to the CPU any more"
+        return "no operator of the device is forced to the CPU"
     rows = sorted(wanted.items())
     names = [name.removeprefix("aten::") + _only(mode) for name, mode in rows[:SHORT]]
     more = f" and {len(rows) - SHORT} more" if len(rows) > SHORT else ""
@@ -33,7 +33,7 @@ class Dump:
     """One call in the dump: its names, and the function of the vendor that runs it.
 
     `runners` are the routes that are tried before the host; None where no vendor's kernels are
-    bound. The dump then names the function of the interface that the operator comes to.
+    bound. The dump then names the function of the interface that implements the operator.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Dump:
         self._calls = [route.calls for route in runners or ()]
 
     def function(self, shown: Shown) -> str:
-        """The function behind a name; empty where the host runs the call."""
+        """Return the function of a name; "" where the host runs the call."""
         if self._runners is None:
             return shown.diopi
         functions = self._expected()
@@ -58,7 +58,7 @@ class Dump:
         return functions[0] if functions and shown is self.names[-1] else ""
 
     def other_runner(self) -> str:
-        """Who ran the call, where the function that was named did not: a kernel may refuse it."""
+        """Return what ran the call if the named function did not: a kernel may refuse a call."""
         if not self._expected():
             return ""
         for route, before in zip(self._runners or (), self._calls, strict=True):
@@ -72,7 +72,7 @@ class Dump:
 
 
 def dump_before(dump: Dump, level: int) -> None:
-    """Prints the names of a call, and from level 2 on its inputs, before it runs."""
+    """Print the names of a call, and from level 2 on its inputs, before it runs."""
     for one in dump.names:
         print(f"[{one.function}:{dump.count}]:{one.name}  {dump.function(one)}".rstrip())
     if level > 1:
@@ -82,8 +82,8 @@ def dump_before(dump: Dump, level: int) -> None:
 
 
 def dump_after(dump: Dump, result: Any, level: int) -> None:
-    """Prints who ran a call, where that is not the function that was named, and from level 2 on its
-    results, or the arguments that it wrote.
+    """Print what ran a call, if not the named function, and from level 2 on its results or the
+    arguments that it wrote.
     """
     shown = dump.names[-1]
     if other := dump.other_runner():
@@ -113,7 +113,7 @@ def _argument(shown: Shown, name: str, value: Any, level: int) -> None:
 
 
 def autocompare(shown: Shown, rows: Sequence[Row]) -> None:
-    """The verdict on each result and on each argument of a call."""
+    """Print the verdict on each result and on each argument of a call."""
     print(f"\n{shown.function}_autocompare")
     for row in rows:
         head = f"autocompare:    {shown.name} {row.label}:"

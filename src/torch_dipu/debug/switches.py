@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Aids at the operators of the device, switched by variables while the program runs: forced
-fallback, the dump of calls, and the comparison of each call with the CPU. Off, they cost nothing.
+"""Debugging aids for the operators of the device: forced fallback, dump of calls, comparison with
+the CPU. Environment variables switch them while the program runs. Switched off, they cost nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DUMPED = settings.DIPU_DUMP_OP_ARGS
 
 @dataclass
 class _State:
-    """What is on now."""
+    """The aids in force."""
 
     forced: dict[str, int] = field(default_factory=dict)
     compared: dict[str, int] = field(default_factory=dict)
@@ -35,7 +35,7 @@ _now = _State()
 
 
 def register() -> None:
-    """Applies the variables, now and whenever the program changes one of them."""
+    """Apply the variables now, and whenever the program changes one of them."""
     for setting, apply in ((FORCED, _force), (COMPARED, _compare), (DUMPED, _dump)):
         apply()
         settings.watch(setting, _careful(setting, apply))
@@ -45,7 +45,8 @@ def _careful(setting: settings.Setting[Any], apply: Callable[[], None]) -> Calla
     def changed() -> None:
         try:
             apply()
-        except DeeplinkError as error:  # raised where the program sets a variable, it would end it
+        # raised where the program sets a variable, it would end the program
+        except DeeplinkError as error:
             log.error("%s is not applied: %s", setting.name, error)
 
     return changed
@@ -79,13 +80,13 @@ def _watch() -> None:
 
 
 def stop_watching() -> None:
-    """No call is dumped or compared any more."""
+    """Stop dumping and comparing calls."""
     _C.set_watcher(_C.operators(), None)
 
 
 def _around(operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Runs the operator; what is written about it is written around it."""
-    before = _C.exchange_watch_off(True)  # the aids' own operators are not for the user
+    """Run an operator, and print the dump and the comparison of its call around it."""
+    before = _C.exchange_watch_off(True)  # the aids' own operators are not printed
     try:
         _now.calls += 1
         call = op_compare.Call(operator, args, kwargs)
@@ -106,7 +107,7 @@ def _around(operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 def _dump_of(call: op_compare.Call, number: bool, count: int) -> report.Dump:
-    """The names of a call, and the function that runs it; a call with a number has two names."""
+    """Build the dump of a call: its names (two for a call with a number), and its function."""
     own = op_patterns.shown(call.operator)
     scalar = op_patterns.shown(call.operator, True) if number else own
     forced = _now.forced.get(call.operator, 0)
@@ -123,7 +124,7 @@ def _wanted(operator: str, number: bool) -> bool:
 def _judge(taken: op_compare.Taken, result: Any, operator: str) -> None:
     try:
         rows = op_compare.compare(taken, result)
-    except Exception as error:  # a tool must not end the program that it watches
+    except Exception as error:  # a tool must not end the program that it observes
         log.error("autocompare of %s failed: %s: %s", operator, type(error).__name__, error)
         return
     report.autocompare(op_patterns.shown(operator), rows)

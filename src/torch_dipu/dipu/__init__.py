@@ -27,6 +27,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name == "_initialized":  # asked by torch.utils.checkpoint: whether to keep our RNG state
+    # torch.utils.checkpoint reads it to decide whether to save this device's RNG state
+    if name == "_initialized":
         return _device.is_initialized()
     raise AttributeError(f"module 'torch.dipu' has no attribute {name!r}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices: how many, which is current, what they are."""
+"""Devices: their number, the current one, and their properties."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Device = torch.device | str | int | None
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """What the chip says of one device; the fields that torch.cuda's record has."""
+    """The chip's description of one device, with the fields of torch.cuda's record."""
 
     name: str
     total_memory: int
@@ -50,7 +50,7 @@ class DeviceProperties:
 
 
 def index_of(device: Device | Any, optional: bool = True) -> int:
-    """The ordinal of a device; None and a device without one mean the current device."""
+    """Return the ordinal of a device; None and a device without index select the current device."""
     if isinstance(device, int):
         return device
     if device is None:
@@ -75,64 +75,64 @@ def is_available() -> bool:
 
 
 def device_count() -> int:
-    """How many devices the vendor shows."""
+    """Return the number of devices of the vendor."""
     return int(_C.device_count())
 
 
 def current_device() -> int:
-    """The ordinal of the current device of this thread."""
+    """Return the ordinal of the current device of this thread."""
     return int(_C.current_device())
 
 
 def set_device(device: Device) -> None:
-    """Makes a device current in this thread; a negative ordinal changes nothing."""
+    """Make a device current in this thread; a negative ordinal changes nothing."""
     _C.exchange_device(index_of(device))
 
 
 def synchronize(device: Device = None) -> None:
-    """Waits until all work on all streams of the device is done."""
+    """Wait until all work on all streams of the device is done."""
     _C.synchronize(index_of(device))
 
 
 def get_device_properties(device: Device = None) -> DeviceProperties:
-    """Name, memory and capability of a device."""
+    """Return name, memory and capability of a device."""
     return DeviceProperties(**_C.device_info(index_of(device)))
 
 
 def get_device_name(device: Device = None) -> str:
-    """The chip's name."""
+    """Return the chip's name."""
     return get_device_properties(device).name
 
 
 def get_device_capability(device: Device = None) -> tuple[int, int]:
-    """The chip's capability, in its vendor's own counting."""
+    """Return the chip's capability, as numbered by its vendor."""
     properties = get_device_properties(device)
     return properties.major, properties.minor
 
 
 def get_arch_list() -> list[str]:
-    """No code is compiled for the device ahead of time."""
+    """Return an empty list: no code is compiled for the device ahead of time."""
     return []
 
 
 def can_device_access_peer(device: Device, peer_device: Device) -> bool:
-    """Whether copies between two devices go without the host."""
+    """Whether copies between two devices bypass the host."""
     first, second = index_of(device), index_of(peer_device)
     return first != second and max(first, second) < device_count()
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """All floating types of the CPU are supported."""
+    """Return True: all floating types of the CPU are supported."""
     return True
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """What torch.autocast accepts on this device."""
+    """Return the types that torch.autocast accepts on this device."""
     return [torch.float16, torch.bfloat16, torch.float32]
 
 
 def init() -> None:
-    """Nothing to do: a device is opened when it is first used."""
+    """Do nothing: a device is opened at its first use."""
 
 
 _lazy_init = init
@@ -150,7 +150,7 @@ def _is_in_bad_fork() -> bool:
 class device:
     """Context manager that makes a device current; None and negative ordinals change nothing."""
 
-    __dipu__ = "dipu"  # how programs ask for the device's name: torch_dipu.dipu.device.__dipu__
+    __dipu__ = "dipu"  # programs read the device's name as torch_dipu.dipu.device.__dipu__
 
     def __init__(self, device: Device) -> None:
         self.idx = -1 if device is None else index_of(device)
@@ -169,7 +169,7 @@ class device:
 
 
 class device_of(device):
-    """Context manager that makes the device of a tensor current; nothing for a host tensor."""
+    """Context manager that makes the device of a tensor current; no effect for a host tensor."""
 
     def __init__(self, obj: torch.Tensor) -> None:
         super().__init__(obj.device.index if obj.device.type == "dipu" else -1)

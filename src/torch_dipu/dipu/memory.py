@@ -46,8 +46,9 @@ OutOfMemoryError = torch.OutOfMemoryError
 
 
 def host_view(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The tensor's memory as the host sees it, once the device is done with it; to be read only,
-    while nothing writes it. None where the chip's memory has no window for the host.
+    """Return the tensor's memory as a host tensor, after all work of the device on it is done.
+
+    It is for reading, while no kernel writes it. None where the chip's memory has no host window.
     """
     index = index_of(tensor.device)
     if tensor.layout != torch.strided or not _C.host_reachable(index):
@@ -58,19 +59,22 @@ def host_view(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def host_window(device: Device = None) -> tuple[int, int, int] | None:
-    """The first address of the device's memory, the host's address of the same byte, and how many
-    bytes follow, for as long as the process lives; None where there is no window. The host reads
-    what a stream has written after it has waited for the stream.
+    """Return the first address of the device's memory, the host's address of that byte, and the
+    size.
+
+    Valid for the lifetime of the process; None where there is no window. The host must synchronize
+    a stream before it reads what the stream has written.
     """
     window: tuple[int, int, int] = _C.host_window(index_of(device))
     return window if window[1] else None
 
 
 def memory_stats(device: Device = None) -> dict[str, Any]:
-    """Every counter of the allocator, by torch.cuda's keys ("allocated_bytes.all.peak", …).
+    """Return every counter of the allocator, by torch.cuda's keys ("allocated_bytes.all.peak", …).
 
-    Beside them "cached.blocks", "cached.bytes" and "cached.largest": what could be given out
-    without asking the chip. Many blocks and a small largest one is fragmentation.
+    In addition "cached.blocks", "cached.bytes" and "cached.largest": the memory that could be
+    allocated without a call of the chip. Many blocks of which the largest is small indicate
+    fragmentation.
     """
     index = index_of(device)
     cached = {f"cached.{key}": value for key, value in _C.cached_memory(index).items()}
@@ -78,39 +82,39 @@ def memory_stats(device: Device = None) -> dict[str, Any]:
 
 
 def _bytes(kind: str, what: str, device: Device) -> int:
-    """One counter, without flattening them all."""
+    """Return one counter, without flattening them all."""
     stats = torch._C._accelerator_getDeviceStats(index_of(device))
     return int(stats[kind]["all"][what])
 
 
 def memory_allocated(device: Device = None) -> int:
-    """Bytes in use by tensors."""
+    """Return the bytes in use by tensors."""
     return _bytes("allocated_bytes", "current", device)
 
 
 def max_memory_allocated(device: Device = None) -> int:
-    """The most bytes ever in use by tensors since the last reset."""
+    """Return the maximum of bytes in use by tensors since the last reset."""
     return _bytes("allocated_bytes", "peak", device)
 
 
 def memory_reserved(device: Device = None) -> int:
-    """Bytes that the caching allocator holds."""
+    """Return the bytes that the caching allocator holds."""
     return _bytes("reserved_bytes", "current", device)
 
 
 def max_memory_reserved(device: Device = None) -> int:
-    """The most bytes that the caching allocator ever held since the last reset."""
+    """Return the maximum of bytes that the caching allocator held since the last reset."""
     return _bytes("reserved_bytes", "peak", device)
 
 
 def mem_get_info(device: Device = None) -> tuple[int, int]:
-    """Free and total bytes of the device."""
+    """Return free and total bytes of the device."""
     free, total = _C.memory_info(index_of(device))
     return int(free), int(total)
 
 
 def reset_peak_memory_stats(device: Device = None) -> None:
-    """The peaks start again from what is in use now."""
+    """Reset the peaks to the current values."""
     torch.accelerator.reset_peak_memory_stats(index_of(device))
 
 
@@ -120,12 +124,12 @@ def reset_max_memory_allocated(device: Device = None) -> None:
 
 
 def reset_accumulated_memory_stats(device: Device = None) -> None:
-    """The running totals start again from zero."""
+    """Reset the running totals to zero."""
     torch.accelerator.reset_accumulated_memory_stats(index_of(device))
 
 
 def set_per_process_memory_fraction(fraction: float, device: Device = None) -> None:
-    """From now on this process reserves at most that share of the device's memory."""
+    """Limit the memory that this process reserves to a share of the device's memory."""
     if not 0 <= fraction <= 1:
         raise ValueError(f"expected a fraction from 0 to 1, found {fraction}")
     index = index_of(device)
@@ -133,36 +137,40 @@ def set_per_process_memory_fraction(fraction: float, device: Device = None) -> N
 
 
 def memory_snapshot() -> list[dict[str, Any]]:
-    """Every segment with its blocks, in torch.cuda.memory_snapshot()'s form."""
+    """Return every segment with its blocks, in the form of torch.cuda.memory_snapshot()."""
     return _C.memory_snapshot()
 
 
 def caching_allocator_alloc(
     size: int, device: Device = None, stream: torch.Stream | None = None
 ) -> int:
-    """The address of `size` bytes for a kernel's own use, on that stream or the current one."""
+    """Allocate `size` bytes for a kernel's own use, on a stream or the current one; return the
+    address.
+    """
     index = index_of(device)
     with on_stream(stream):
         return _C.allocate_raw(size, index)
 
 
 def caching_allocator_delete(mem_ptr: int) -> None:
-    """Gives back what caching_allocator_alloc gave."""
+    """Free memory of caching_allocator_alloc."""
     _C.free_raw(mem_ptr)
 
 
 def empty_cache() -> None:
-    """Gives what is cached and unused back to the device."""
+    """Return cached, unused memory to the device."""
     torch.accelerator.empty_cache()
 
 
 def memory_check_report() -> str:
-    """What DIPU_MEM_CHECK knows now: the blocks in use, by the place that allocated them."""
+    """Return the current report of DIPU_MEM_CHECK: blocks in use, by the place of
+    their allocation.
+    """
     return _C.memory_check_report()
 
 
 def ipc_collect() -> None:
-    """Lets go of memory that other processes have finished with."""
+    """Free memory that other processes no longer use."""
     from torch_dipu import ipc
 
     ipc.collect()
@@ -183,7 +191,7 @@ POOLS = {"large_pool": "      from large pool", "small_pool": "      from small 
 
 
 def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
-    """The counters as a table to read, in the form of torch.cuda.memory_summary()."""
+    """Format the counters as a table, in the form of torch.cuda.memory_summary()."""
     index = index_of(device)
     stats = memory_stats(index)
     ooms, retries = stats.get("num_ooms", 0), stats.get("num_alloc_retries", 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The history of memory, and snapshots with it, in torch.cuda.memory's form.
+"""The history of memory, and snapshots that include it, in torch.cuda.memory's form.
 
 torch's viewer reads them: `python -m torch.cuda._memory_viz`, pytorch.org/memory_viz.
 """
@@ -30,10 +30,11 @@ def _record_memory_history(
     skip_actions: Sequence[str] | None = None,
     **legacy: Any,
 ) -> None:
-    """Keeps the stack of each allocation ("state"), and each event too ("all"); None is off.
+    """Record the stack of each allocation ("state"), and each event too ("all"); None switches off.
 
-    `context` says whose stacks: None, "state" (live blocks), "alloc" (events of allocation), "all".
-    `stacks` is "python" or "all" (C++ too). A bool for `enabled` is the older form of the call.
+    `context` selects whose stacks: None, "state" (live blocks), "alloc" (events of allocation),
+    "all". `stacks` is "python" or "all" (C++ too). A bool for `enabled` is the older form of the
+    call.
     """
     if isinstance(enabled, bool):
         older = _older(enabled, context, stacks, max_entries, legacy)
@@ -63,7 +64,9 @@ def _record_memory_history(
 def _older(
     enabled: bool, context: Any, entries: Any, with_context: Any, named: dict[str, Any]
 ) -> tuple[str | None, str | None, str, int]:
-    """(enabled, record_context, trace_alloc_max_entries, trace_alloc_record_context)."""
+    """Convert the older form: (enabled, record_context, trace_alloc_max_entries,
+    trace_alloc_record_context).
+    """
     keep = named.get("record_context", context is not False and context is not None)
     most = named.get("trace_alloc_max_entries", 1 if isinstance(entries, str) else entries)
     of_events = named.get("trace_alloc_record_context", with_context is True)
@@ -77,7 +80,9 @@ def _older(
 
 
 def _snapshot(device: Device = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
-    """Every segment with its blocks and every event, with their stacks; of one device, or all."""
+    """Return every segment with its blocks and every event, with stacks; of one
+    device, or of all.
+    """
     found: dict[str, Any] = _C.snapshot_with_history()
     if device is not None:
         index = index_of(device)
@@ -92,6 +97,6 @@ def _snapshot(device: Device = None, augment_with_fx_traces: bool = False) -> di
 def _dump_snapshot(
     filename: str | Path = "dump_snapshot.pickle", augment_with_fx_traces: bool = False
 ) -> None:
-    """Writes _snapshot() to a file that torch's viewer opens."""
+    """Write _snapshot() to a file that torch's viewer opens."""
     with open(filename, "wb") as file:
         pickle.dump(_snapshot(), file)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who runs each operator of the device, and how often."""
+"""The implementation and the number of calls of each operator of the device."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["operator_calls", "operator_table"]
 By = Literal[
     "kernel",  # the vendor's
     "decomposition",  # others of the vendor's kernels, by torch's decomposition
-    "composite",  # torch's own: other operators, each with its line
+    "composite",  # torch's own: a sequence of other operators, each of which has its line
     "device",  # the device itself: memory, views, copies
     "host",  # the CPU's kernel, on the device's own bytes
-    "cpu",  # the CPU's kernel, on copies: the host does not reach the memory, or it is forced
+    "cpu",  # the CPU's kernel, on copies: the memory is not reachable, or it is forced
     "nothing",
 ]
-FORCED = 4  # as csrc/engine/engine.h has it
+FORCED = 4  # as in csrc/engine/engine.h
 COMPOSITES = (
     "CompositeImplicitAutograd",
     "CompositeExplicitAutograd",
@@ -31,28 +31,28 @@ COMPOSITES = (
 
 @dataclass(frozen=True)
 class OperatorRow:
-    """One ATen overload: who runs it, by which kernel, and how many calls were counted.
+    """One ATen overload: its implementation, the kernel's name, and the counted calls.
 
-    Calls are counted where a vendor's kernels are asked first, and where the CPU is forced.
+    Calls are counted where a vendor's kernels are tried first, and where the CPU is forced.
     """
 
     overload: str
     by: By
     who: str = ""
     forced: bool = False
-    calls: int = 0  # by the one that is named
-    host_calls: int = 0  # those that it did not take, or that were forced
+    calls: int = 0  # by the named implementation
+    host_calls: int = 0  # calls that it refused, or that were forced
 
 
 def operator_table() -> list[OperatorRow]:
-    """Every ATen overload, by name."""
+    """Return every ATen overload, by name."""
     known = {row.overload: row for row in map(_engine_row, _C.operator_records())}
     names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
     return [known.get(name) or _other(name) for name in sorted(names)]
 
 
 def operator_calls() -> dict[str, dict[str, int]]:
-    """The counted calls: overload -> {"kernel": 3, "cpu": 1}."""
+    """Return the counted calls: overload -> {"kernel": 3, "cpu": 1}."""
     found: dict[str, dict[str, int]] = {}
     for name, _, routes, forced, host, _ in _C.operator_records():
         counts = {kind: 0 for kind, _, _ in routes}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults that a vendor's device can show on demand."""
+"""Faults that a vendor's device can inject on demand."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def _module() -> ModuleType:
 
 
 def quirk(name: str, ops: str | None = None, **parameters: Any) -> AbstractContextManager[None]:
-    """A fault is on inside the block: `with torch.dipu.quirk("nan", "mm", call=3): ...`."""
+    """Inject a fault inside the block: `with torch.dipu.quirk("nan", "mm", call=3): ...`."""
     context: AbstractContextManager[None] = _module().quirk(name, ops, **parameters)
     return context
 
 
 def quirks() -> dict[str, str]:
-    """Every fault that the vendor offers, with what it does."""
+    """Return every fault that the vendor offers, with its description."""
     listing: dict[str, str] = _module().quirks()
     return listing

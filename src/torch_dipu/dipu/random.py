@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device's random generators: a seed and an offset each, as CUDA's.
+"""The device's random generators: a seed and an offset each, as in CUDA.
 
-A state has 16 bytes, the seed and the offset. Each operator that draws takes the numbers of one
-offset and moves the generator to the next one (offsets are multiples of 4).
+A state has 16 bytes, the seed and the offset. Each random operator uses the numbers of one offset
+and advances the generator to the next one (offsets are multiples of 4).
 """
 
 from __future__ import annotations
@@ -53,59 +53,60 @@ def _generator(device: Device) -> torch.Generator:
 
 
 def get_rng_state(device: Device = "dipu") -> torch.Tensor:
-    """The state of a device's generator, as a host ByteTensor."""
+    """Return the state of a device's generator as a host ByteTensor."""
     return _generator(device).get_state()
 
 
 def set_rng_state(new_state: torch.Tensor, device: Device = "dipu") -> None:
-    """Puts a device's generator into a state got earlier."""
+    """Restore the state of a device's generator."""
     _generator(device).set_state(new_state)
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    """The states of all devices."""
+    """Return the states of all devices."""
     return [generator.get_state() for generator in default_generators]
 
 
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
-    """The states of all devices, in their order."""
+    """Restore the states of all devices, in their order."""
     for index, state in enumerate(new_states):
         set_rng_state(state, index)
 
 
 def host_rng_state(of: Device | torch.Generator = "dipu") -> torch.Tensor:
-    """The state for torch.set_rng_state with which the CPU draws what the next operator of a
-    device, or with a generator, would draw. The generator stays as it is.
+    """Return the state for torch.set_rng_state with which the CPU generates the numbers that the
+    next
+    operator of a device, or with a generator, would use. The generator is not changed.
     """
     if not isinstance(of, torch.Generator):
         return _C.host_state(index_of(of))
-    # as bytes: a tensor that such a function returns is moved to the device
+    # as bytes: a tensor that such a function returns would be moved to the device
     state = _C.call_on_host(lambda host: host.get_state().numpy().tobytes(), (of,), {}, False)
     return torch.frombuffer(bytearray(state), dtype=torch.uint8)
 
 
 def manual_seed(seed: int) -> None:
-    """Seeds the current device's generator."""
+    """Seed the current device's generator."""
     _generator(None).manual_seed(int(seed))
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seeds every device's generator."""
+    """Seed every device's generator."""
     for generator in default_generators:
         generator.manual_seed(int(seed))
 
 
 def seed() -> None:
-    """A seed by chance for the current device."""
+    """Seed the current device's generator randomly."""
     _generator(None).seed()
 
 
 def seed_all() -> None:
-    """One seed by chance for every device."""
+    """Seed every device's generator randomly, all with one seed."""
     first = _generator(0).seed()
     manual_seed_all(first)
 
 
 def initial_seed() -> int:
-    """The seed of the current device's generator."""
+    """Return the seed of the current device's generator."""
     return _generator(None).initial_seed()

@@ -29,7 +29,7 @@ class Stream(torch.Stream):
     """A stream of a device; a priority below 0 is a high one."""
 
     def __new__(cls, device: Device = None, priority: int = 0, **kwargs: Any) -> Self:
-        if kwargs:  # stream_id, device_index, device_type: a stream that exists
+        if kwargs:  # stream_id, device_index, device_type: an existing stream
             return super().__new__(cls, **kwargs)
         return super().__new__(cls, torch.device("dipu", index_of(device)), priority=priority)
 
@@ -39,18 +39,18 @@ class Stream(torch.Stream):
         return self.stream_id
 
     def wait_event(self, event: torch.Event) -> None:
-        """What is launched from now on waits for the event."""
+        """Let all work that is launched from now on wait for the event."""
         event.wait(self)
 
     def record_event(self, event: torch.Event | None = None) -> torch.Event:
-        """Records an event (a new one when none is given) after all that was launched."""
+        """Record an event (a new one when none is given) after all launched work."""
         event = Event() if event is None else event
         event.record(self)
         return event
 
 
 class ExternalStream(Stream):
-    """A stream that another library made, by its handle."""
+    """A stream that another library created, by its handle."""
 
     def __new__(cls, stream_ptr: int, device: Device = None, **kwargs: Any) -> Self:
         return super().__new__(
@@ -64,7 +64,7 @@ class _EventKind(type):
 
 
 class Event(metaclass=_EventKind):
-    """An event of the device, as a torch.Event (which knows how to time two of its own kind)."""
+    """An event of the device, as a torch.Event, which can time two events of its own class."""
 
     def __new__(  # type: ignore[misc]  # by intent: torch.Event refuses subclasses as arguments
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
@@ -84,17 +84,17 @@ def _as_stream(stream: torch.Stream) -> Stream:
 
 
 def current_stream(device: Device = None) -> Stream:
-    """The stream that work of this thread goes to."""
+    """Return the stream that receives the work of this thread."""
     return _as_stream(torch.accelerator.current_stream(index_of(device)))
 
 
 def default_stream(device: Device = None) -> Stream:
-    """The stream that is there from the start."""
+    """Return the stream that exists from the start."""
     return Stream(stream_id=0, device_index=index_of(device), device_type=_TYPE)
 
 
 def set_stream(stream: torch.Stream | None) -> None:
-    """Makes a stream current; `with stream(...)` is the better way."""
+    """Make a stream current; `with stream(...)` is preferable."""
     if stream is not None:
         torch.accelerator.set_stream(stream)
 
@@ -114,7 +114,7 @@ def _stream(stream: torch.Stream | None) -> Iterator[None]:
 
 
 def stream(stream: torch.Stream | None) -> AbstractContextManager[None]:
-    """Work inside the block goes to the stream; None changes nothing."""
+    """Send work inside the block to the stream; None changes nothing."""
     return _stream(stream)
 
 

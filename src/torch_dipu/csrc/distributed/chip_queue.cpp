@@ -47,7 +47,7 @@ const char* collective_title(OpType type) {
   }
 }
 
-// ---- one operation, as whoever asked for it sees it
+// ---- one operation, from the caller's side
 
 ChipWork::ChipWork(int rank, OpType type, const char* title, const Tensors& inputs, Tensors results)
     : Work(rank, type, title, inputs),
@@ -62,7 +62,7 @@ void ChipWork::done(const std::exception_ptr& error) {
     future->markCompleted(c10::IValue(outputs));
   }
 }
-// Without a limit of the caller's own the group's holds, for which the watchdog is there.
+// Without a timeout of the caller, the group's timeout holds, which the watchdog enforces.
 bool ChipWork::wait(std::chrono::milliseconds timeout) {
   try {
     return Work::wait(timeout);
@@ -70,7 +70,7 @@ bool ChipWork::wait(std::chrono::milliseconds timeout) {
     if (isCompleted()) throw;
     auto error = std::make_exception_ptr(c10::DistBackendError(
         {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-        c10::str("dicl: ", title, ": timed out after ", timeout.count(), " ms, as asked by wait")));
+        c10::str("dicl: ", title, ": timed out after ", timeout.count(), " ms, the limit of this wait")));
     for (auto number : flights) flight_end(number, error);
     give_up();
     std::rethrow_exception(error);
@@ -89,7 +89,7 @@ c10::intrusive_ptr<c10::ivalue::Future> ChipWork::getFuture() {
   return future;
 }
 
-// ---- the group's life
+// ---- life cycle of the group
 
 ChipQueue::ChipQueue(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout)
     : c10d::Backend(rank, size), store_(std::move(store)), timeout_(timeout) {}
@@ -101,25 +101,26 @@ void ChipQueue::release_resources() {
   leave();
 }
 void ChipQueue::leave() {
-  std::optional<py::gil_scoped_release> released;  // a job may need it to end
+  std::optional<py::gil_scoped_release> released;  // a job may need the GIL to end
   if (Py_IsInitialized() && PyGILState_Check()) released.emplace();
   rest();
   auto* left = communicator.exchange(nullptr);
   if (left != nullptr && process_ == getpid()) warn_if_failed(runtime().comm_destroy(left), "comm_destroy");
 }
 void ChipQueue::rest() {
-  if (process_ != getpid()) {  // a fork has neither the threads nor the chip, and may have a lock of theirs
+  // a forked child has neither the threads nor the chip, and a thread may have held the lock
+  if (process_ != getpid()) {
     for (auto* thread : {&worker_, &watchdog_}) {
       if (thread->joinable()) thread->detach();
     }
-    new (&changed_) std::condition_variable();  // the old one would wait for who waits for it
+    new (&changed_) std::condition_variable();  // the old object would wait for its waiters
     return;
   }
   bool abandoned = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     closing_ = true;
-    abandoned = running_ || !jobs_.empty();  // nobody will wait for it any more
+    abandoned = running_ || !jobs_.empty();  // no one will wait for it
   }
   if (abandoned) give_up();
   changed_.notify_all();
@@ -127,7 +128,7 @@ void ChipQueue::rest() {
     if (thread->joinable()) thread->join();
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  closing_ = false;  // what is asked for from here on makes new threads
+  closing_ = false;  // later requests create new threads
 }
 const std::string ChipQueue::getBackendName() const {
   return "dicl";
@@ -149,7 +150,7 @@ void ChipQueue::give_up() {
   if (communicator != nullptr) warn_if_failed(runtime().comm_abort(communicator), "comm_abort");
 }
 
-// In the group's thread: all processes of the group meet here the first time.
+// Runs in the group's thread: all processes of the group synchronize here the first time.
 void ChipQueue::join(int index) {
   if (communicator != nullptr) {
     TORCH_CHECK(index == device, "dicl: this group is on dipu:", device, ", found a tensor on dipu:", index);
@@ -172,8 +173,8 @@ void ChipQueue::join(int index) {
   communicator = made;
 }
 
-// Whoever is missing is missed here, where waiting has an end. The store is only asked: one that
-// waits keeps the program's other threads from it.
+// Reports missing ranks here, where the wait has a timeout. The store is polled: a blocking wait
+// would block the program's other threads.
 void ChipQueue::wait_for_all() {
   const auto key = [](int r) { return "dicl/here/" + std::to_string(r); };
   std::vector<std::string> keys;
@@ -194,7 +195,7 @@ void ChipQueue::wait_for_all() {
   }
 }
 
-// All that live, for the end of the program.
+// All live groups, for the end of the program.
 static std::mutex g_queues_mutex;
 static std::vector<c10::weak_intrusive_ptr<ChipQueue>> g_queues;
 
@@ -215,7 +216,7 @@ void rest_groups() {
   for (auto& queue : alive) queue->rest();
 }
 
-// ---- the way of one operation
+// ---- processing of one operation
 
 static int device_of(const ChipCall& call) {
   int index = current_device();
@@ -228,7 +229,7 @@ static int device_of(const ChipCall& call) {
   return resolve_device(index);
 }
 
-// Some of the group's ranks only: no step that all of them count.
+// Whether only some of the group's ranks take part, so that the operation is no common step.
 static bool between_some(OpType type) {
   return type == OpType::SEND || type == OpType::RECV || type == OpType::RECVANYSOURCE || type == OpType::UNKNOWN;
 }
@@ -239,7 +240,7 @@ ChipWorkPtr ChipQueue::make_work(const ChipCall& call) {
   return work;
 }
 void ChipQueue::announce(const ChipCall& call, ChipWork& work) {
-  device_of(call);  // or an error, before anything is written down
+  device_of(call);  // raises an error before anything is recorded
   work.flights.push_back(flight_begin(*this, call.type, call.inputs, call.outputs, call.peer));
 }
 WorkPtr ChipQueue::enqueue(ChipCall call) {
@@ -303,7 +304,7 @@ void ChipQueue::watch() {
       changed_.wait_until(lock, deadline_);
     } else {
       expired_ = true;
-      lock.unlock();  // a chip in Python needs the GIL, and its owner may want the lock
+      lock.unlock();  // a chip in Python needs the GIL, whose owner may wait for the lock
       give_up();
       lock.lock();
     }
@@ -327,9 +328,10 @@ void ChipQueue::run(Job& job) {
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    running_ = false;  // before anybody hears that it is done, and leaves the group
+    running_ = false;  // before any waiter is notified, and may leave the group
   }
-  job.call = {};  // its tensors as well: to give one back may need the GIL, which a program that ends takes along
+  // releases its tensors: freeing one may need the GIL, which may be gone when a program ends
+  job.call = {};
   job.work->done(error);
 }
 

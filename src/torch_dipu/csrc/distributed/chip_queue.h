@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-// The operations of a chip's process group: one after the other, in a thread of the group's own.
-// Whoever asks for one goes on; what the chip does before it returns (or on its stream) is waited
-// for there, and a second thread ends what takes longer than the group allows.
+// The operations of a chip's process group: they run one after the other, in a thread of the group.
+// Requests are asynchronous. The group's thread waits for the chip (or the operations are ordered
+// on its stream), and a watchdog thread aborts operations that exceed the group's timeout.
 #pragma once
 
 #include <unistd.h>
@@ -24,9 +24,9 @@ struct ChipWork final : Work {
   Tensors outputs;
   c10::intrusive_ptr<c10::ivalue::Future> future;
   std::vector<uint64_t> flights;  // its entries in the flight record
-  int source = -1;                // of a receive from anyone
+  int source = -1;  // sender of a receive from any rank
   std::string title;              // "rank 0 of 2, all_reduce #2 of group 0 (Float[2])"
-  std::function<void()> give_up;  // makes those that wait in the chip return
+  std::function<void()> give_up;  // makes blocked calls of the chip return
 
   ChipWork(int rank, OpType type, const char* title, const Tensors& inputs, Tensors results);
   void done(const std::exception_ptr& error);
@@ -38,13 +38,13 @@ struct ChipWork final : Work {
 };
 using ChipWorkPtr = c10::intrusive_ptr<ChipWork>;
 
-// What is asked for: which operation, with which tensors, and how it is done.
+// A request: the operation, its tensors, and how to run it.
 struct ChipCall {
   OpType type;
   Tensors inputs, outputs;
   std::function<void()> body;
   int peer = -1;
-  const char* reduction = "";  // its name
+  const char* reduction = "";  // name of the reduction
   std::chrono::milliseconds limit = c10d::kUnsetTimeout;
 };
 
@@ -52,22 +52,25 @@ class ChipQueue : public c10d::Backend {
  public:
   ChipQueue(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout);
   ~ChipQueue() override;
-  void release_resources() override;  // nobody has it any more, but it is remembered
+  // the last user reference is gone, but the group is registered
+  void release_resources() override;
   const std::string getBackendName() const override;
   void setTimeout(std::chrono::milliseconds limit) override;
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override;
   void abort() override;
-  void rest();  // ends its threads; needs the GIL to be free
-  static void remember(const c10::intrusive_ptr<ChipQueue>& queue);  // for rest_groups
+  void rest();  // ends its threads; the GIL must be free
+  // registers a group for rest_groups
+  static void remember(const c10::intrusive_ptr<ChipQueue>& queue);
 
  protected:
-  std::atomic<void*> communicator{nullptr};  // all from the first operation on
+  std::atomic<void*> communicator{nullptr};  // joined by all ranks at the first operation
   void* stream = nullptr;
   int device = -1;
 
   ChipWorkPtr make_work(const ChipCall& call);
-  void announce(const ChipCall& call, ChipWork& work);  // to the flight record, in the order of the program
+  // to the flight record, in the order of the program
+  void announce(const ChipCall& call, ChipWork& work);
   WorkPtr enqueue(ChipCall call);
   void enqueue(ChipCall call, ChipWorkPtr work);
   bool is_closing();
@@ -78,7 +81,7 @@ class ChipQueue : public c10d::Backend {
     ChipWorkPtr work;
     CollectiveInfo info;
     uint64_t sequence;
-    void* program_stream;  // on which the tensors were made
+    void* program_stream;  // the stream on which the tensors were produced
     std::chrono::milliseconds limit;
   };
   c10::intrusive_ptr<c10d::Store> store_;

@@ -22,7 +22,7 @@ struct Entry {
 
 std::mutex g_mutex;
 std::deque<Entry> g_entries;
-std::unordered_map<std::string, uint64_t> g_sequences;  // collectives of each group
+std::unordered_map<std::string, uint64_t> g_sequences;  // number of collectives of each group
 uint64_t g_number = 0;
 std::atomic<size_t> g_capacity{256};
 std::atomic<bool> g_told{false};
@@ -35,7 +35,8 @@ double now() {
 std::vector<std::string> described(const std::vector<at::Tensor>& tensors) {
   std::vector<std::string> result;
   for (auto& t : tensors) {
-    if (result.size() == 8) return result.push_back("…"), result;  // of a long list, its beginning
+    // only the beginning of a long list
+    if (result.size() == 8) return result.push_back("…"), result;
     result.push_back(c10::str(c10::toString(t.scalar_type()), t.sizes()));
   }
   return result;
@@ -46,7 +47,7 @@ std::string text(PyObject* owner, const char* name) {
   return value ? std::string(py::str(value)) : "";
 }
 
-// The innermost line that is not torch's; empty in a thread of autograd's.
+// Returns the innermost line outside of torch; empty in a thread of autograd.
 std::string python_line() {
   if (!Py_IsInitialized()) return "";
   py::gil_scoped_acquire gil;
@@ -76,7 +77,7 @@ Entry* find(uint64_t number) {
 void tell() {
   if (g_on_failure.load() == nullptr || g_told.exchange(true)) return;
   py::gil_scoped_acquire gil;
-  auto* callable = g_on_failure.load();  // under the GIL: nobody takes it away meanwhile
+  auto* callable = g_on_failure.load();  // under the GIL: no other thread can replace it
   if (callable == nullptr) return;
   try {
     py::reinterpret_borrow<py::object>(callable)();

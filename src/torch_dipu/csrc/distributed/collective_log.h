@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-// The flight record: the last collectives of this process, which rank waits in which of them.
+// The flight record: the last collectives of this process and the state of each.
 #pragma once
 
 #include <exception>
@@ -11,11 +11,11 @@
 
 namespace dipu {
 
-// What is about to run; the number is for `flight_end`. 0: nothing is recorded.
+// Records the start of a collective and returns its number for `flight_end`; 0: nothing is recorded.
 uint64_t flight_begin(
     const c10d::Backend& group, c10d::OpType type, const std::vector<at::Tensor>& inputs,
     const std::vector<at::Tensor>& outputs, int peer = -1);
-// It is over; with an error, whoever asked for it (`on_failure`) is told, once in a process.
+// Records the end of a collective. The first error of a process is reported to `on_failure`.
 void flight_end(uint64_t number, const std::exception_ptr& error);
 void bind_flight(py::module& m);
 

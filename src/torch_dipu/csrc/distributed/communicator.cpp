@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process group over the communicator of the chip's table: device tensors, no host back end.
+// The process group over the communicator of the chip's table: device tensors, no host backend.
 #include <optional>
 #include <utility>
 
@@ -22,9 +22,9 @@ static const char* const kReductions[] = {"sum", "product", "min", "max", "avera
 struct ProcessGroupChip final : ChipQueue {
   using ChipQueue::ChipQueue;
 
-  // ---- one operation of the chip, waited for
+  // ---- one operation of the chip, synchronously
 
-  static constexpr int kMoves = -1;  // instead of a reduction
+  static constexpr int kMoves = -1;  // a move instead of a reduction
 
   void call(int (*function)(const DipuCollective*), const char* name, const at::Tensor* src, at::Tensor* dst,
             int64_t count, int peer = 0, int reduction = kMoves) {
@@ -36,7 +36,8 @@ struct ProcessGroupChip final : ChipQueue {
     record.dst = dst != nullptr ? dst->mutable_data_ptr() : nullptr;
     record.count = static_cast<size_t>(count);
     record.dtype = c_dtype(like.scalar_type());
-    if (record.dtype == diopi_dtype_unsupported && reduction == kMoves) {  // bytes are bytes
+    // a move needs no arithmetic: copy as bytes
+    if (record.dtype == diopi_dtype_unsupported && reduction == kMoves) {
       record.dtype = diopi_dtype_uint8;
       record.count *= like.itemsize();
     }
@@ -87,7 +88,7 @@ struct ProcessGroupChip final : ChipQueue {
         TORCH_CHECK(false, "dicl: no such reduction");
     }
   }
-  // the tensor as the chip reads it: dense, and with the factor of PREMUL_SUM in it
+  // Returns the tensor as the chip reads it: dense, and multiplied by the factor of PREMUL_SUM.
   static at::Tensor given(const at::Tensor& t, const c10d::ReduceOp& op) {
     check_type(t, op);
     if (op != c10d::ReduceOp::PREMUL_SUM) return t.contiguous();
@@ -125,7 +126,7 @@ struct ProcessGroupChip final : ChipQueue {
     return reduce_all(t, o.reduceOp, OpType::REDUCE, o.timeout, static_cast<int>(o.rootRank));
   }
 
-  // parts of one tensor, all of a size: what each rank gives to each
+  // equal parts of one tensor, one for each rank
   WorkPtr scatter_reduced(const Tensors& out, const Tensors& in, const c10d::ReduceOp& op, OpType type) {
     Tensors sources;
     for (size_t i = 0; i < in.size(); i++) {
@@ -172,7 +173,7 @@ struct ProcessGroupChip final : ChipQueue {
     };
     return enqueue({OpType::BROADCAST, t, t, std::move(body)});
   }
-  // `place` takes what all gave, as one line, where it belongs
+  // `place` copies the gathered parts, one contiguous line, to their destination
   WorkPtr gather_all(
       const Tensors& in, const Tensors& out, OpType type, std::function<void(size_t, const at::Tensor&)> place) {
     Tensors dense;
@@ -203,7 +204,7 @@ struct ProcessGroupChip final : ChipQueue {
     return gather_all({in}, {out}, OpType::_ALLGATHER_BASE, place);
   }
 
-  // what goes to each rank and comes from each; an undefined tensor: nothing
+  // exchanges one tensor with each rank; an undefined tensor: nothing
   WorkPtr exchange_all(const Tensors& out, const Tensors& in, const Tensors& all_in, const Tensors& all_out, OpType type) {
     Tensors sources, targets;
     for (auto& t : in) sources.push_back(t.defined() ? t.contiguous() : t);
@@ -254,10 +255,10 @@ struct ProcessGroupChip final : ChipQueue {
   // ---- from one to one
 
   struct Message {
-    at::Tensor dense, target;  // one of them
+    at::Tensor dense, target;  // one of the two is set
     int peer;
   };
-  // Between start and end they are collected and go at once, so that no order of them is wrong.
+  // Messages between start and end are collected and run together, so that their order does not matter.
   struct Batch {
     std::vector<Message> messages;
     Tensors sent, received;
@@ -313,7 +314,7 @@ struct ProcessGroupChip final : ChipQueue {
     return post(OpType::RECV, t[0], {{}, t[0], source});
   }
   WorkPtr recvAnysource(Tensors& t, int) override {
-    TORCH_CHECK(runtime().comm_probe != nullptr, "dicl: the chip's table has no comm_probe: it cannot receive from whoever sends first");
+    TORCH_CHECK(runtime().comm_probe != nullptr, "dicl: the chip's table has no comm_probe: it cannot receive from any rank");
     ChipCall call{OpType::RECVANYSOURCE, {}, t};
     auto work = make_work(call);
     announce(call, *work);

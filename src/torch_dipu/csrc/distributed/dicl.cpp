@@ -15,7 +15,7 @@
 
 namespace dipu {
 
-// The host's work, with the device's tensors as its result (DDP takes them from the future).
+// The host's work, with the device's tensors as its result (DDP reads them from the future).
 struct DeviceWork final : Work {
   WorkPtr inner;
   Tensors outputs;
@@ -23,7 +23,7 @@ struct DeviceWork final : Work {
   bool must_finish;
   uint64_t flight = 0;
 
-  // `finish` runs once, by whichever thread completes the host's work, before anyone hears of it
+  // `finish` runs once, in the thread that completes the host's work, before any waiter is notified.
   DeviceWork(WorkPtr work, Tensors results, int rank, OpType type, std::function<void()> finish)
       : Work(rank, type),
         inner(std::move(work)),
@@ -52,7 +52,7 @@ struct DeviceWork final : Work {
       throw;
     }
   }
-  // Hears of the end where nobody waits: DDP takes the future, and a hang is nobody's.
+  // Records the end of operations without a waiter: DDP uses the future, and no one waits in a hang.
   void follow(uint64_t number) {
     flight = number;
     const auto type = opType_;
@@ -106,8 +106,8 @@ static TensorLists host(const TensorLists& all) {
   for (auto& t : all) result.push_back(host(t));
   return result;
 }
-// A reduction as the host backend runs it. It need not know AVG or PREMUL_SUM: these are a SUM with
-// a division after or a product before. Short floats are reduced in float32 and rounded once.
+// A reduction as the host backend runs it. A backend may lack AVG and PREMUL_SUM: these are a SUM
+// with a division after or a product before. Half types are reduced in float32 and rounded once.
 struct Reduction {
   c10d::ReduceOp asked, op;
   std::optional<double> factor;  // of PREMUL_SUM
@@ -117,7 +117,7 @@ struct Reduction {
     if (asked == c10d::ReduceOp::AVG) {
       divisor = size;
     } else if (asked == c10d::ReduceOp::PREMUL_SUM) {
-      // the name that torch 2.11 knows; later ones have it as an alias
+      // the name in torch 2.11; later versions have it as an alias
       auto* supplement = static_cast<c10d::NCCLPreMulSumSupplement*>(asked.supplement_.get());
       TORCH_CHECK(supplement != nullptr, "dicl: PREMUL_SUM without a factor");
       auto& tensor = supplement->tensor_factor;
@@ -132,7 +132,7 @@ struct Reduction {
     if (c10::isReducedFloatingType(t.scalar_type())) return at::kFloat;
     return t.scalar_type() == at::kShort ? at::kInt : t.scalar_type();
   }
-  // what the backend reads; a copy where `kept` says that the tensor itself must stay as it is
+  // returns the input of the backend; a copy where `kept` requires that the tensor is not modified
   at::Tensor input(const at::Tensor& t, bool kept) const {
     check_type(t, asked);
     if (factor) return t.to(wide(t)).mul(*factor);
@@ -143,7 +143,7 @@ struct Reduction {
     for (auto& t : all) result.push_back(input(t, kept));
     return result;
   }
-  // brings what the backend wrote to the device's bytes; nothing when it is there already
+  // copies the backend's results to the device's bytes, unless they are there already
   std::function<void()> finish(const Tensors& results, const Tensors& written) const {
     bool in_place = divisor == 0;
     for (size_t i = 0; i < results.size(); ++i) in_place &= results[i].is_same(written[i]);
@@ -192,7 +192,7 @@ struct ProcessGroupDICL final : c10d::Backend {
   DIPU_IN_PLACE(broadcast, BroadcastOptions, BROADCAST)
 #undef DIPU_IN_PLACE
 
-  // reductions of one tensor list; ranks that do not receive the result keep their tensors
+  // reductions of one tensor list; tensors of ranks that do not receive the result are unchanged
 #define DIPU_REDUCE(method, Options, type, receives)                                          \
   WorkPtr method(Tensors& t, const c10d::Options& o) override {                               \
     const Reduction reduction(o.reduceOp, size_);                                             \
@@ -223,14 +223,14 @@ struct ProcessGroupDICL final : c10d::Backend {
   DIPU_OUT_IN(alltoall, Tensors, Tensors, AllToAllOptions, ALLTOALL)
 #undef DIPU_OUT_IN
 
-  // flat: the accelerator's contract is about element counts, the host backend looks at dimension 0
+  // flattened: the accelerator's contract is about element counts, the host backend checks dimension 0
   WorkPtr _allgather_base(at::Tensor& out, at::Tensor& in, const c10d::AllgatherOptions& o) override {
     auto host_out = line(host(out)), host_in = line(host(in));
     return wrap(inner->_allgather_base(host_out, host_in, o), {out}, OpType::_ALLGATHER_BASE, nullptr, {in});
   }
 
   // one allreduce of everything, of which each rank keeps its parts: the host backend's own
-  // reduce_scatter cannot be polled, has no future, and reduces everything just the same
+  // reduce_scatter cannot be polled, has no future, and reduces everything, too
   WorkPtr scatter_reduced(
       const Tensors& out, const TensorLists& parts, const c10d::ReduceScatterOptions& o, OpType type) {
     const Reduction reduction(o.reduceOp, size_);
@@ -298,7 +298,7 @@ struct ProcessGroupDICL final : c10d::Backend {
   }
   WorkPtr barrier(const c10d::BarrierOptions& o) override {
     auto options = o;
-    options.device_ids.clear();  // the host backend knows no devices
+    options.device_ids.clear();  // the host backend has no devices
     return wrap(inner->barrier(options), {}, OpType::BARRIER);
   }
   void setSequenceNumberForGroup() override {
@@ -327,7 +327,7 @@ struct DeviceTimer final : c10d::Timer {
   std::optional<int64_t> measureDifference(Event start, Event end) override {
     auto& first = events[static_cast<size_t>(start)];
     auto& last = events[static_cast<size_t>(end)];
-    if (!first || !last) return std::nullopt;  // no backward yet, or one under no_sync
+    if (!first || !last) return std::nullopt;  // no backward pass yet, or one under no_sync
     first->synchronize();
     last->synchronize();
     const double milliseconds = first->elapsedTime(*last);

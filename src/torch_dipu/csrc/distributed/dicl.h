@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-// The device's process group: over a host backend (gloo, say) that does the moving, or over the
-// communicator of the chip's own table (dipu_runtime.h).
+// The device's process group: over a host backend (gloo, for example) that moves the data, or over
+// the communicator of the chip's own table (dipu_runtime.h).
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@ c10::intrusive_ptr<c10d::Backend> make_process_group(c10::intrusive_ptr<c10d::Ba
 bool has_communicator();
 c10::intrusive_ptr<c10d::Backend> make_chip_group(
     c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout);
-// At the end of the program: no thread of a group asks for the GIL any more when Python goes, which
-// would end the whole process.
+// Ends all threads of the groups at exit: a thread that requests the GIL after Python has shut down
+// would abort the process.
 void rest_groups();
 }  // namespace dipu

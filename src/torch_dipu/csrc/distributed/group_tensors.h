@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-// What both process groups do with the tensors they are given.
+// Checks and conversions of tensors in both process groups.
 #pragma once
 
 #include <vector>
@@ -15,7 +15,7 @@ using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<Tensors>;
 using WorkPtr = c10::intrusive_ptr<Work>;
 
-// one dimension each
+// one-dimensional views
 inline at::Tensor line(const at::Tensor& t) {
   return t.view({-1});
 }
@@ -24,7 +24,7 @@ inline Tensors line(const Tensors& all) {
   for (auto& t : all) result.push_back(line(t));
   return result;
 }
-// one list of all
+// all tensors in one list
 inline Tensors flat(const TensorLists& all) {
   Tensors result;
   for (auto& list : all) result.insert(result.end(), list.begin(), list.end());
@@ -37,7 +37,7 @@ inline Tensors flat(const at::Tensor& one) {
   return {one};
 }
 
-// What a reduction has no meaning for.
+// Refuses types for which a reduction has no meaning.
 inline void check_type(const at::Tensor& t, const c10d::ReduceOp& op) {
   TORCH_CHECK_TYPE(
       op != c10d::ReduceOp::AVG || t.scalar_type() != at::kBool, "dicl: ReduceOp.AVG has no meaning for bool; found a tensor of ",

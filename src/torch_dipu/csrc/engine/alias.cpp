@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device tensor <-> host tensor on the same bytes, without a copy.
+// Aliases: a device tensor and a host tensor on the same bytes, without a copy.
 #include <c10/core/CPUAllocator.h>
 
 #include "runtime/core.h"
@@ -11,7 +11,7 @@ void copy_geometry(const at::Tensor& from, c10::TensorImpl* to) {
   to->set_sizes_and_strides(source->sizes(), source->strides(), source->storage_offset());
 }
 
-// `result` gets the geometry and the lazy bits of `like`.
+// Gives `result` the geometry and the lazy bits of `like`.
 static at::Tensor dress(at::Tensor result, const at::Tensor& like) {
   auto* source = like.unsafeGetTensorImpl();
   auto* impl = result.unsafeGetTensorImpl();
@@ -59,13 +59,14 @@ at::Tensor adopt_host(const at::Tensor& host, int device) {
   auto* storage = host.storage().unsafeGetStorageImpl();
   const size_t bytes = storage->nbytes();
   c10::DataPtr data;
-  // one reference: nobody but this tensor (and us, holding no other) can see the bytes later
+  // one reference: no other tensor can read or write the bytes later
   if (host.storage().use_count() == 1) data = adopt_redirected(storage);
   if (data.get() == nullptr) {
     data = allocate(bytes, device);
     if (bytes > 0) {
       if (storage->data() != nullptr) device_allocator()->copy_data(data.get(), storage->data(), bytes);
-      else device_allocator()->copy_data(data.get(), std::vector<char>(bytes, 0).data(), bytes);  // a zero tensor without bytes
+      // a zero tensor without memory
+      else device_allocator()->copy_data(data.get(), std::vector<char>(bytes, 0).data(), bytes);
     }
   }
   auto adopted = c10::make_intrusive<c10::StorageImpl>(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Autocast: one boxed kernel per policy; the lists are torch's own, taken from its header as names.
+// Autocast: one boxed kernel per policy; the operator lists are those of torch's header.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
@@ -28,7 +28,7 @@ static void cast(IValue& v, at::ScalarType to) {
     v = at::autocast::cached_cast(to, at::TensorList(list), kDipu);
   }
 }
-// softmax, sum, cumsum, …: compute in float32 by their dtype argument, unless the user gave one.
+// softmax, sum, cumsum, …: compute in float32 by their dtype argument, unless the user set it.
 static void set_dtype(const c10::OperatorHandle& op, Stack* stack, size_t base) {
   const auto& first = (*stack)[base];
   if (!first.isTensor() || !at::autocast::is_eligible(first.toTensor(), kDipu)) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What SyncBatchNorm expects of an accelerator: statistics and their gradients in separate steps.
+// Operators that SyncBatchNorm requires of an accelerator: statistics and gradients in two steps.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/var_mean.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the device does itself: allocation, views, storage, copies, and reading one value.
+// The device's own operators: allocation, views, storage, copies, and reading one value.
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/TensorUtils.h>
@@ -30,7 +30,7 @@ using c10::IntArrayRef;
 static int wanted_device(const std::optional<at::Device>& device) {
   return resolve_device(device.has_value() ? device->index() : -1);
 }
-static std::atomic<int> g_refused{-1};  // a dtype that this chip is made to lack
+static std::atomic<int> g_refused{-1};  // a dtype that this chip does not support
 void refuse_dtype(std::optional<at::ScalarType> dtype) {
   g_refused = dtype ? static_cast<int>(*dtype) : -1;
 }
@@ -122,8 +122,8 @@ static void record_stream(Tensor& self, c10::Stream stream) {
   TORCH_CHECK(stream.device_type() == kDipu, "record_stream: expected a DIPU stream, found ", stream.device_type());
   device_allocator()->recordStream(self.storage().data_ptr(), stream);
 }
-// Module.to() may then put the new bytes into the same Parameter, as between CPU and CUDA: without
-// this the optimizer would go on with the old ones.
+// Lets Module.to() put the new bytes into the same Parameter, as between CPU and CUDA: otherwise
+// the optimizer would keep updating the old ones.
 static bool has_compatible_shallow_copy_type(const Tensor& self, const Tensor& from) {
   const auto dense = [](const Tensor& t) {
     return t.layout() == at::kStrided && t.has_storage() && (t.is_cpu() || t.device().type() == kDipu) &&
@@ -140,7 +140,7 @@ static c10::Stream current_stream_on(int device) {
 static void synchronize_current(int device) {
   check(runtime().stream_synchronize(device, current_stream(device)), "stream_synchronize");
 }
-// A host tensor with the device tensor's bytes: the same ones where the host can reach them.
+// Returns a host tensor with the device tensor's bytes: an alias where the host can reach them.
 static Tensor readable_on_host(const Tensor& t) {
   if (!on_device(t)) return t;
   if (host_reachable(t.device().index())) return alias_host(t);
@@ -161,7 +161,8 @@ void copy_tensor(const Tensor& src, const Tensor& dst, bool non_blocking) {
   const int owner = to >= 0 ? to : from;
   const bool crosses = from != to;
   if ((crosses || !host_reachable(owner)) && same_bytes(src, dst)) {
-    const Tensor& host = from < 0 ? src : dst;  // pageable memory is always waited for, as on CUDA
+    // a copy of pageable memory always blocks, as on CUDA
+    const Tensor& host = from < 0 ? src : dst;
     const bool late = non_blocking && (from >= 0 && to >= 0 ? true : is_pinned(host.const_data_ptr()));
     DipuCopy copy{dst.mutable_data_ptr(), src.const_data_ptr(), dst.nbytes(), to, from, owner, late ? 0 : 1, current_stream(owner)};
     const Span span(copy);
@@ -193,12 +194,12 @@ static at::Scalar local_scalar_dense(const Tensor& self) {
   return readable_on_host(self).item();
 }
 
-// ---- attention: the same choice as the CPU makes, so that results are the CPU's own
+// ---- attention: the CPU's choice of the algorithm, so that results are the CPU's own
 
 static int64_t sdp_choice(
     const Tensor& query, const Tensor& key, const Tensor& value, const std::optional<Tensor>& mask, double dropout,
     bool causal, std::optional<double> scale, bool gqa) {
-  // a question of shapes alone: tensors without bytes, and no mode (torch.compile's) hears of them
+  // depends on shapes alone: uses tensors without bytes, which no mode (of torch.compile) sees
   const c10::impl::ExcludeDispatchKeyGuard unseen(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
   const auto host = [](const Tensor& t) {
     const Tensor layout = at::from_blob(
@@ -227,7 +228,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("record_stream", record_stream);
   m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
 }
-// copies understand the lazy bits; without this the math-bit fallbacks recurse through clone()
+// copies handle the lazy bits; without this the math-bit fallbacks recurse through clone()
 TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
   m.impl("_copy_from", torch::CppFunction::makeFallthrough());
 }

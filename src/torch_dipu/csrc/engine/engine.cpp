@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One boxed kernel for all operators: what is special about a call here and now (a watcher, a fault, a
+// One boxed kernel for all operators: it runs the special cases in force (a watcher, a fault, a
 // vendor's kernels), else the host's kernel.
 #include "engine/engine.h"
 
@@ -52,7 +52,8 @@ Where where_is(const Operator& op, const Stack& stack) {
 
 static bool run_routes(Operator& op, Stack* stack) {
   for (Route* route : *op.routes.load(std::memory_order_acquire)) {
-    std::optional<Span> span;  // what is put together of kernels has none: each of them has its own
+    // a decomposition or composite has no span: each of its kernels has one
+    std::optional<Span> span;
     if (route->is_kernel) span.emplace(op, *stack, route->who.c_str());
     if (!route->run(op, stack)) {
       if (span) span->cancel();
@@ -67,7 +68,7 @@ static bool run_routes(Operator& op, Stack* stack) {
 static void run_special(Operator& op, Stack* stack, c10::DispatchKey host_key, uint8_t what) {
   if (what & kWatched) return run_callable(op, op.watcher, stack, host_key);
   if (what & kHooked) {
-    const Span span(op, *stack);  // what a fault adds is the kernel's too
+    const Span span(op, *stack);  // the time of an injected fault counts for the kernel
     return run_callable(op, op.hook, stack, host_key);
   }
   if ((what & kForced) && (op.forced.load() == Forced::Always || where_is(op, *stack).number)) {
@@ -89,7 +90,7 @@ void run(Operator& op, Stack* stack, c10::DispatchKey host_key) {  // hot path
 
 // ---- registration
 
-// The device's dispatch keys, and where the host has the kernels for each.
+// The device's dispatch keys, and the host's key for the kernels of each.
 struct KeyPair {
   c10::DispatchKey device, host;
 };
@@ -97,7 +98,7 @@ constexpr KeyPair kDense{c10::DispatchKey::PrivateUse1, c10::DispatchKey::CPU};
 constexpr KeyPair kSparse{c10::DispatchKey::SparsePrivateUse1, c10::DispatchKey::SparseCPU};
 constexpr KeyPair kCompressed{c10::DispatchKey::SparseCsrPrivateUse1, c10::DispatchKey::SparseCsrCPU};
 
-// The kernel of one operator, with what is known of it at hand.
+// The kernel of one operator, with direct access to its record.
 struct Kernel final : c10::OperatorKernel {
   Kernel(Operator& op, c10::DispatchKey host_key) : op_(op), host_key_(host_key) {}
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
@@ -109,7 +110,7 @@ struct Kernel final : c10::OperatorKernel {
   const c10::DispatchKey host_key_;
 };
 
-// Operators that came after us (custom operators with a CPU kernel, say).
+// Handles operators that were registered later (custom operators with a CPU kernel, for example).
 template <const KeyPair& keys>
 static void run_unknown(const c10::OperatorHandle& handle, c10::DispatchKeySet, Stack* stack) {
   static thread_local ska::flat_hash_map<const void*, Operator*> known;
@@ -136,17 +137,18 @@ static void register_operator(torch::Library& library, const c10::OperatorHandle
   else library.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(op, keys.host)));
 }
 
-// Every operator that has a kernel on the CPU gets ours, so that composites which would hide it
-// (functional overloads, layer norm, …) are not taken and results are the CPU's own.
+// Every operator with a CPU kernel gets the engine's, so that composites which would hide it
+// (functional overloads, layer norm, …) do not run, and results are the CPU's own.
 void register_engine() {
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto* keys : {&kDense, &kSparse, &kCompressed}) {
-    auto* library = new torch::Library(torch::Library::IMPL, "aten", keys->device, __FILE__, __LINE__);  // for good
+    // never freed
+    auto* library = new torch::Library(torch::Library::IMPL, "aten", keys->device, __FILE__, __LINE__);
     for (const auto& name : dispatcher.getAllOpNames()) {
       if (name.getNamespace() != "aten") continue;
       const auto handle = dispatcher.findSchema(name);
       if (!handle || !handle->hasKernelForDispatchKey(keys->host)) continue;
-      if (handle->hasKernelForDispatchKey(keys->device)) continue;  // the device's own
+      if (handle->hasKernelForDispatchKey(keys->device)) continue;  // the device's own kernel
       register_operator(*library, *handle, *keys);
     }
     if (keys != &kDense) continue;
@@ -156,7 +158,7 @@ void register_engine() {
   }
 }
 
-// ---- what is set from outside
+// ---- configuration from outside
 
 static void mark(Operator& op, Special what, bool on) {
   if (on) op.special.fetch_or(what);
@@ -184,7 +186,7 @@ void set_forced(const std::vector<std::string>& names, int forced) {
 
 namespace {
 
-// What torch itself makes of an operator for a device without a kernel: other operators.
+// torch's composite of an operator for a device without a kernel: a sequence of other operators.
 struct CompositeRoute final : Route {
   explicit CompositeRoute(c10::DispatchKey key) : Route("composite", "torch"), key_(key) {}
   bool run(Operator& op, Stack* stack) override {
@@ -203,10 +205,10 @@ Route* make_composite_route(const c10::OperatorHandle& handle) {
   return nullptr;
 }
 
-// An operator that a composite would have answered on the device becomes one of the engine's; the
-// composite stays its last route.
+// Registers the engine for an operator that a composite would handle; the composite stays as its last route.
 Operator& take_operator(const std::string& name) {
-  static auto* library = new torch::Library(torch::Library::IMPL, "aten", kDense.device, __FILE__, __LINE__);  // for good
+  // never freed
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten", kDense.device, __FILE__, __LINE__);
   const auto handle = find_operator(name);
   auto& op = operator_of(handle);
   if (handle.hasKernelForDispatchKey(kDense.device)) return op;
@@ -217,7 +219,8 @@ Operator& take_operator(const std::string& name) {
 
 void store_routes(Operator& op, Routes routes) {
   if (op.composite != nullptr) routes.push_back(op.composite);
-  op.routes.store(new Routes(std::move(routes)), std::memory_order_release);  // for good: a call may be reading the last one
+  // never freed: a call may be reading the previous one
+  op.routes.store(new Routes(std::move(routes)), std::memory_order_release);
 }
 
 }  // namespace

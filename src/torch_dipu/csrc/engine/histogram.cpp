@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The histogram of integers, which programs for CUDA count on and the CPU refuses: by float64.
+// The histogram of integers, which CUDA has and the CPU refuses: computed in float64.
 #include <ATen/ops/histc.h>
 #include <torch/library.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One call on the host: device tensors become host tensors on the same bytes, the host kernel runs,
-// and what it returns is device memory already. Memory that the host cannot reach is copied.
+// and its results are in device memory already. Memory that the host cannot reach is copied.
 #include <c10/core/CPUAllocator.h>
 
 #include <optional>
@@ -18,9 +18,9 @@ namespace {
 
 struct Moved {
   uint16_t argument;
-  int16_t element;  // in a list, else -1
+  int16_t element;  // index in a list, else -1
   at::Tensor device;
-  at::Tensor host;  // only of what is written: the others are not needed after the call
+  at::Tensor host;  // set only for written arguments: the others are not needed after the call
   c10::StorageImpl* host_storage;
 };
 
@@ -53,7 +53,7 @@ class HostCall {
   const bool sparse_, on_copies_;
   int device_ = -1;
   bool reachable_ = true, saw_host_tensor_ = false;
-  std::optional<HostEngine> numbers_;  // of an operator with a generator argument
+  std::optional<HostEngine> numbers_;  // set for an operator with a generator argument
   c10::SmallVector<Moved, 6> moved_;
   c10::SmallVector<std::pair<c10::StorageImpl*, c10::Storage>, 2> copied_;  // device storage -> its host copy
   c10::SmallVector<std::pair<c10::StorageImpl*, c10::Storage>, 2> members_;  // host storage of a sparse argument's member -> device storage
@@ -90,7 +90,7 @@ class HostCall {
   }
   at::Tensor move(const Argument& a, int16_t element, at::Tensor t) {
     auto host = host_of(t);
-    // sparse kernels ask whether a gradient is wanted to decide what they keep for it
+    // sparse kernels save intermediate results only if a gradient is required
     if (C10_UNLIKELY(sparse_ && t.requires_grad())) host.set_requires_grad(true);
     auto* storage = host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
     moved_.push_back({a.index, element, std::move(t), a.write ? host : at::Tensor(), storage});
@@ -192,7 +192,7 @@ class HostCall {
     if (C10_LIKELY(reachable_)) dipu::write_back(m.host, m.device);
     else copy_back(m.host, m.device);
   }
-  // A kernel may resize a member of a sparse argument: the host storage then has other memory.
+  // A kernel may resize a member of a sparse argument: its host storage then has other memory.
   void write_back_member(c10::StorageImpl* host, c10::StorageImpl* device) {
     if (reachable_) write_back_storage(host, device);
     else copy_back_storage(host, device);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of each operator, found out once from its schema, and the list of them all.
+// The record of each operator, computed once from its schema, and the list of all operators.
 #include <ATen/core/ATenOpList.h>
 
 #include <map>
@@ -30,12 +30,12 @@ static std::optional<Kind> kind_of(const c10::TypePtr& declared) {
   return std::nullopt;
 }
 
-// Operators that take a host tensor beside device tensors, as they do on CUDA.
+// Operators that accept a host tensor among device tensors, as on CUDA.
 static const std::set<std::string> kTakeHostTensors = {
     "index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put",
     "_pack_padded_sequence", "_pad_packed_sequence", "_ctc_loss", "_ctc_loss_backward", "_foreach_copy_"};
 
-// Operators that another one stands for on the host.
+// Operators that another operator implements on the host.
 static const std::map<std::string, const char*> kTargets = {
     {"convolution_overrideable", "aten::convolution"},
     {"convolution_backward_overrideable", "aten::convolution_backward"},

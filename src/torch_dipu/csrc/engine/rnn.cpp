@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fused cells that PyTorch's recurrent layers expect of an accelerator; the CPU has none to lend.
+// The fused cells that PyTorch's recurrent layers require of an accelerator; the CPU has none.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>

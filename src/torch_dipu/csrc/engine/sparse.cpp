@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sparse tensors: their members are dense tensors, so they cross between device and host member by member.
+// Sparse tensors: their members are dense tensors, which are moved between device and host one by one.
 #include "engine/sparse.h"
 
 #include <ATen/SparseCsrTensorUtils.h>
@@ -49,7 +49,7 @@ bool is_sparse_layout(const Tensor& t) {
   return t.layout() != at::kStrided && t.layout() != at::kMkldnn && t.layout() != at::kJagged;
 }
 
-// A real copy of the members: host memory must not end up behind a device tensor, nor the reverse.
+// Copies the members: host memory must never back a device tensor, nor the reverse.
 static Tensor& copy_sparse(Tensor& self, const Tensor& src, bool non_blocking) {
   TORCH_CHECK(
       self.layout() == src.layout(), "copy_ between ", self.layout(), " and ", src.layout(), " tensors is not supported on DIPU");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-// Sparse tensors between device and host; `Convert` moves one dense member.
+// Conversion of sparse tensors between device and host; `Convert` moves one dense member.
 #pragma once
 
 #include <functional>

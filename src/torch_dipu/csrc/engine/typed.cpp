@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commonest signatures without boxing: the engine's steps for calls where every tensor is dense and
-// on one device that the host reaches. Any other call of these operators goes to the engine itself.
+// The most frequent signatures without boxing: the engine's steps for calls whose tensors are dense
+// and on one device that the host reaches. Other calls of these operators go to the engine itself.
 #include "engine/typed.h"
 
 #include <array>
@@ -19,7 +19,8 @@ using at::Tensor;
 bool fits(const Tensor& t, int& device) {
   if (C10_UNLIKELY(!t.defined())) return false;
   const auto where = t.unsafeGetTensorImpl()->device();
-  if (C10_UNLIKELY(where.type() != kDipu)) return where.is_cpu() && t.dim() == 0;  // a number beside tensors
+  // a number among tensors
+  if (C10_UNLIKELY(where.type() != kDipu)) return where.is_cpu() && t.dim() == 0;
   if (device < 0) device = where.index();
   return device == where.index();
 }
@@ -33,7 +34,7 @@ const Scalar& host_of(const Scalar& s) {
   return s;
 }
 
-// If the result is a view of this argument, `found` becomes the same view on the device.
+// If the result is a view of this argument, `found` is set to the equivalent view on the device.
 void match(const Tensor& host, const Tensor& argument, const Tensor& result, Tensor& found) {
   const auto* storage = result.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   if (C10_UNLIKELY(host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() == storage) && on_device(argument)) {
@@ -51,7 +52,7 @@ struct Typed<Return(Args...)> {
   using Indices = std::index_sequence_for<Args...>;
   static constexpr bool kWrites = std::is_reference_v<Return>;
 
-  // where the written argument is: out= or self, the one that is not const
+  // index of the written argument: out= or self, the one that is not const
   static constexpr size_t written() {
     constexpr std::array<bool, sizeof...(Args)> writes{std::is_same_v<Args, Tensor&>...};
     for (size_t i = 0; i < writes.size(); i++) if (writes[i]) return i;
@@ -96,7 +97,7 @@ struct Typed<Return(Args...)> {
   }
 };
 
-// A schema in a few letters: T tensor, S scalar, ! written.
+// Encodes a schema in a few letters: T tensor, S scalar, ! written.
 std::string shape_of(const c10::FunctionSchema& schema) {
   const auto letters = [](const c10::Argument& a) -> std::string {
     const bool writes = a.alias_info() != nullptr && a.alias_info()->isWrite();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-// Kernels for the commonest signatures that need no boxing.
+// Unboxed kernels for the most frequent signatures.
 #pragma once
 
 #include <torch/library.h>
@@ -7,5 +7,5 @@
 #include "engine/engine.h"
 
 namespace dipu {
-std::optional<torch::CppFunction> typed_kernel(Operator& op);  // nothing: the signature is not among them
+std::optional<torch::CppFunction> typed_kernel(Operator& op);  // nullopt: another signature
 }  // namespace dipu

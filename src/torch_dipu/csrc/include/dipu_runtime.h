@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The C face of a chip: one table of functions, filled in by a vendor's shared library.
+/* The C interface of a chip: one table of functions, provided by a vendor's shared library.
  *
  * A library exports `const DipuRuntime* dipu_runtime(void)`. Every function returns DIPU_OK or an
  * error code; `last_error` then gives the text for the calling thread. A pointer marked optional
  * may be NULL. Streams and events are the vendor's own handles; the stream NULL is the default
  * stream of the device. Functions are called from any thread; `device` is always explicit.
- * The Python face of the same table is torch_dipu.runtime.Runtime.
+ * The Python interface of this table is torch_dipu.runtime.Runtime.
  */
 #ifndef DIPU_RUNTIME_H_
 #define DIPU_RUNTIME_H_
@@ -31,11 +31,11 @@ enum {
 typedef struct DipuDeviceInfo {
   char name[64];
   uint64_t total_memory;
-  int32_t major, minor;   /* capability, in the vendor's own counting */
+  int32_t major, minor;   /* capability, numbered by the vendor */
   int32_t multiprocessors;
 } DipuDeviceInfo;
 
-/* Device memory that the host can reach too: host address = device address + (host - device).
+/* Device memory that the host can access as well: host address = device address + (host - device).
  * Host kernels then run on the device's own bytes. */
 typedef struct DipuWindow {
   char* device;
@@ -48,12 +48,12 @@ typedef struct DipuCopy {
   const void* src;
   size_t bytes;
   int32_t dst_device, src_device; /* DIPU_HOST or an ordinal */
-  int32_t stream_device;          /* whose stream it is ordered on */
+  int32_t stream_device;          /* the device whose stream orders it */
   int32_t blocking;               /* 1: return when the bytes have arrived */
   void* stream;
 } DipuCopy;
 
-/* What the processes of a group find each other by: made by one of them, handed to the others. */
+/* The identifier of a group: created by one process and sent to the others. */
 typedef struct DipuGroupId {
   char bytes[128];
 } DipuGroupId;
@@ -62,17 +62,17 @@ enum DipuReduction {
   DIPU_SUM, DIPU_PRODUCT, DIPU_MIN, DIPU_MAX, DIPU_AVERAGE, DIPU_BIT_AND, DIPU_BIT_OR, DIPU_BIT_XOR
 };
 
-/* One operation of a group. `count` is in elements: of the part of one process where the other side
+/* One operation of a group. `count` is in elements: of the part of one process where the other buffer
  * holds the parts of all (all_gather: of src; reduce_scatter: of dst), in the order of the ranks.
  * src and dst may be the same memory. It is ordered on the stream, and may return before it is done. */
 typedef struct DipuCollective {
   void* communicator;
-  const void* src; /* NULL where this process gives nothing */
-  void* dst;       /* NULL where it gets nothing */
+  const void* src; /* NULL where this process sends nothing */
+  void* dst;       /* NULL where it receives nothing */
   size_t count;
   int32_t dtype;     /* a number of diopiDtype_t (diopi_runtime.h) */
   int32_t reduction; /* of DipuReduction */
-  int32_t peer;      /* the root of broadcast and reduce; the other one of send and receive */
+  int32_t peer;      /* the root of broadcast and reduce; the peer of send and receive */
   int32_t reserved;
   void* stream;
 } DipuCollective;
@@ -112,14 +112,14 @@ typedef struct DipuRuntime {
   int (*event_synchronize)(void* event);
   int (*event_elapsed)(void* start, void* end, double* milliseconds);
 
-  /* generator: the state lives in torch_dipu, the same for every chip; a chip may give entropy */
+  /* generator: the state is kept by torch_dipu for every chip; a chip may provide entropy */
   int (*entropy)(int device, uint64_t* seed); /* optional */
 
   /* communicator: one process is one rank of a group; without these there is no "dicl".
-   * comm_query gives the error of an operation that failed after it was launched; comm_abort makes
-   * those that wait for others return with an error. Between comm_begin and comm_end, sends and
-   * receives are collected and run together: so are all-to-all, gather and scatter made. comm_probe
-   * gives a rank whose message waits here, or DIPU_NOT_READY: it is for receiving from anyone. */
+   * comm_query returns the error of an operation that failed after its launch; comm_abort makes blocked
+   * operations return with an error. Between comm_begin and comm_end, sends and receives are
+   * collected and run together, which implements all-to-all, gather and scatter. comm_probe
+   * returns a rank whose message is pending, or DIPU_NOT_READY: for receiving from any rank. */
   int (*comm_id)(DipuGroupId* id); /* optional */
   int (*comm_create)(int device, int rank, int size, const DipuGroupId* id, void** out); /* optional */
   int (*comm_destroy)(void* communicator);               /* optional */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device's work for torch.profiler: kernels and copies as Kineto activities, timed by the chip's
-// own events, each with the launch on the host that it came from and the operator that launched it.
+// The device's work in torch.profiler: kernels and copies as Kineto activities, timed by the chip's
+// own events, each linked to its launch on the host and the operator that launched it.
 #define FMT_HEADER_ONLY 1
 #ifndef USE_KINETO
 #define USE_KINETO
@@ -33,15 +33,15 @@ struct Activity {
   size_t bytes;                    // of a copy or a collective
   bool copy;
   std::optional<CollectiveInfo> collective;
-  int32_t correlation;             // of the launch and what it launched
-  int64_t operator_id;             // of the operator that launched it, as Kineto numbers them
-  int64_t host_start, host_end;    // unix time in ns, as everywhere here
+  int32_t correlation;  // links a launch and the work that it launched
+  int64_t operator_id;  // the operator that launched it, in Kineto's numbering
+  int64_t host_start, host_end;  // unix time in ns, as all times in this file
   int32_t thread;
   void *start, *end;               // events
   int64_t device_start = 0, device_end = 0;
 };
 
-// An event and when it happened by the host's clock: the origin of a device's times.
+// An event and its time by the host's clock: the origin of a device's times.
 struct Origin {
   void* event = nullptr;
   int64_t time = 0;
@@ -53,7 +53,7 @@ std::map<int, Origin> g_origins;
 std::atomic<int32_t> g_next{1};
 std::atomic<uint32_t> g_sessions{0};
 
-// The operators that this thread is in; those of an earlier session are none of ours.
+// The operators that this thread is running; those of an earlier session do not count.
 struct Correlations {
   uint32_t session = 0;
   std::vector<int64_t> ids;
@@ -126,7 +126,7 @@ void profile_cancel(const SpanRecord& span) {
 
 namespace {
 
-// What was recorded, with the device's times on the host's clock; the events are gone then.
+// Returns the recorded activities, with the device's times on the host's clock, and frees the events.
 std::vector<Activity> take_activities() {
   std::vector<Activity> activities;
   std::map<int, Origin> origins;
@@ -146,7 +146,7 @@ std::vector<Activity> take_activities() {
   return activities;
 }
 
-// Streams in the order in which they appear; the default one is always 0.
+// Stream numbers in order of first use; the default stream is always 0.
 class Lanes {
  public:
   int32_t of(int device, void* stream) {
@@ -168,7 +168,7 @@ class Lanes {
 
   static libkineto::ResourceInfo resource(int64_t device, int64_t lane) {
     const std::string name = "stream " + std::to_string(lane) + (lane == 0 ? " (default)" : "");
-    using Info = libkineto::ResourceInfo;  // torch 2.11 gave it a constructor with another order
+    using Info = libkineto::ResourceInfo;  // torch 2.11 has a constructor with another order
     if constexpr (std::is_aggregate_v<Info>) return Info{lane, lane, device, name};
     else return Info{device, lane, lane, name};
   }
@@ -178,7 +178,7 @@ class Session final : public libkineto::IActivityProfilerSession {
  public:
   void start() override {
     g_sessions.fetch_add(1);
-    take_activities();  // of a session that was never stopped
+    take_activities();  // deletes those of a session that was never stopped
     for (int i = 0; is_initialized() && i < device_count(); i++) {
       if (is_open(i)) need_origin(i, nullptr);
     }
@@ -207,7 +207,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     lanes.name(logger, start);
   }
   std::unique_ptr<libkineto::DeviceInfo> getDeviceInfo() override {
-    return nullptr;  // there may be several: processTrace names them
+    return nullptr;  // there may be several devices: processTrace names them
   }
   std::vector<libkineto::ResourceInfo> getResourceInfos() override {
     return {};
@@ -266,7 +266,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     if (a.collective) add_collective(row, *a.collective);
     return row;
   }
-  // the names that torch gives to what it knows of nccl's
+  // torch's own field names for nccl's collectives
   static void add_collective(GenericTraceActivity& row, const CollectiveInfo& c) {
     row.addMetadataQuoted("Collective name", c.name);
     row.addMetadataQuoted("dtype", c.dtype);
@@ -299,7 +299,7 @@ class Profiler final : public libkineto::IActivityProfiler {
       ActivityType::CONCURRENT_KERNEL, ActivityType::GPU_MEMCPY, ActivityType::PRIVATEUSE1_RUNTIME};
 };
 
-// Marks for the profiler without Kineto: profile(use_kineto=False), emit_nvtx and the like.
+// Events for the profiler without Kineto: profile(use_kineto=False), emit_nvtx and similar.
 struct Stubs final : torch::profiler::impl::ProfilerStubs {
   using Event = torch::profiler::impl::ProfilerVoidEventStub;
   void record(c10::DeviceIndex* device, Event* event, int64_t* host_ns) const override {

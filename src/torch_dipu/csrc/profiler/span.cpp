@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a span does while somebody listens.
+// The work of a span while a listener is registered.
 #include "profiler/span.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ static std::string device_name(const Operator& op) {
   return text;
 }
 
-// CUDA's words: "Memcpy HtoD (Pageable -> Device)"
+// Formats a copy as CUDA's profiler does: "Memcpy HtoD (Pageable -> Device)"
 static std::string copy_name(const DipuCopy& copy) {
   const auto letter = [](int device) { return device == DIPU_HOST ? "H" : "D"; };
   const auto kind = [](int device, const void* address) {
@@ -73,7 +73,7 @@ int Span::device_of_arguments(const Operator& op, const torch::jit::Stack& stack
 
 void Span::begin(const Operator& op, int device, const char* kernel) {
   if (device == DIPU_HOST) return;
-  if (tls_inside) {  // inside a fault's hook: what runs there is what the span is about
+  if (tls_inside) {  // inside a fault's hook: its work belongs to the span
     if (kernel != nullptr && tls_span.op == &op) tls_span.kernel = kernel;
     return;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Python sees of the core: torch_dipu._C.
+// The Python module torch_dipu._C.
 #include <ATen/ops/ones.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -62,14 +62,14 @@ static at::Tensor import_bytes(int device, int fd, uint64_t offset, size_t bytes
   return result;
 }
 
-// Calls a compiled host function; what it allocates is device memory, what it draws the device's.
+// Calls a compiled host function; it allocates device memory and draws the device's random numbers.
 static py::object run_on_host_py(const py::function& function, const py::list& inputs, int device) {
   BorrowEngine engine(device);
   RedirectGuard redirect(device);
   return function(inputs);
 }
 
-// What such a function returned, on the device where that is wanted; an input comes back as itself.
+// Moves the outputs of a host function to the device where requested; an input is returned as itself.
 static py::list adopt_outputs(
     py::list outputs, const std::vector<bool>& wanted, const std::vector<at::Tensor>& host_inputs,
     const std::vector<at::Tensor>& device_inputs, int device) {
@@ -101,22 +101,23 @@ static py::list adopt_outputs(
   return results;
 }
 
-// Autograd's threads, one for each device, which the first backward pass of a process makes.
+// Access to autograd's threads, one per device, which the first backward pass of a process creates.
 struct AutogradThreads : torch::autograd::Engine {
   static size_t count() { return (get_default_engine().*&AutogradThreads::device_ready_queues_).size(); }
 
-  // A pass before this device came made none for it, and no later one would.
+  // A backward pass before this device was registered created no thread for it; later passes would not.
   static void make_missing() {
     auto& engine = get_default_engine();
     if (engine.*&AutogradThreads::thread_pool_shared_ && count() == 0) (engine.*&AutogradThreads::start_device_threads)();
   }
 };
 
-// A backward pass through nothing on each device: when it is done, autograd's threads have let go
-// of what earlier passes gave them. At exit they could not: they would die waiting for the GIL.
+// Runs an empty backward pass on each device. When it is done, autograd's threads have released the
+// tensors of earlier passes. At exit they could not: they would be killed while waiting for the GIL.
 static void drain_autograd() {
   if (!is_initialized()) return;
-  const int used = std::min(device_count(), static_cast<int>(AutogradThreads::count()));  // none before the first pass
+  // none before the first pass
+  const int used = std::min(device_count(), static_cast<int>(AutogradThreads::count()));
   for (int i = 0; i < used; i++) {
     auto leaf = at::ones({1}, at::TensorOptions().device(dipu_device(i))).set_requires_grad(true);
     leaf.sum().backward();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runtime behind a vendor's C functions: handles of tensors, memory for the time of a call,
-// streams, generators. Calls that Python made (diopi.handles) are passed on to Python's table.
+// The runtime interface for a vendor's C functions: tensor handles, memory for the duration of a
+// call, streams, generators. Calls made by Python (diopi.handles) are forwarded to Python's table.
 #include "routes/c_call.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -13,7 +13,7 @@
 
 namespace dipu {
 
-// by the number of diopiDtype_t
+// indexed by diopiDtype_t
 static constexpr std::array<at::ScalarType, 19> kDtypes = {
     at::kChar, at::kByte, at::kShort, at::kUInt16, at::kInt, at::kUInt32, at::kLong, at::kUInt64, at::kHalf, at::kFloat,
     at::kDouble, at::kBool, at::kBFloat16, at::ScalarType::Undefined /* tfloat32 */, at::kComplexHalf, at::kComplexFloat,
@@ -38,7 +38,7 @@ std::optional<at::ScalarType> torch_dtype(int32_t code) {
 
 // ---- one call
 
-constexpr int32_t kOurs = 0x64697075;  // in `reserved`: a context of this file, not of Python
+constexpr int32_t kOurs = 0x64697075;  // in `reserved`: marks a context of this file, not of Python
 
 CCall::CCall(int device) : context{0, device, kOurs} {}
 
@@ -131,17 +131,17 @@ at::Tensor CCall::temporary(
       sizes, *strides, device_allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), type);
 }
 
-// ---- what a library calls back
+// ---- functions that a library calls back
 
 namespace {
 
-diopiRuntime_t g_python{};  // the functions of Python's table, before ours took their places
+diopiRuntime_t g_python{};  // the functions of Python's table before they were replaced
 
 CCall* ours(diopiContextHandle_t context) {
   return context != nullptr && context->reserved == kOurs ? reinterpret_cast<CCall*>(context) : nullptr;
 }
 
-// An exception must not cross into C: it becomes a code, and its text is kept for the call.
+// An exception must not cross into C: it becomes a code, and its text is stored with the call.
 template <class Body>
 diopiError_t guarded(CCall* call, Body body) {
   try {
@@ -204,7 +204,7 @@ diopiError_t set_state(diopiContextHandle_t ctx, diopiGeneratorHandle_t generato
     return diopiSuccess;
   });
 }
-// A kernel need not set what it has used: a seed is drawn for each call, to be counted from 0.
+// Each call gets a new seed, to be counted from 0: a kernel need not report how many numbers it used.
 diopiError_t get_seed(diopiContextHandle_t ctx, diopiGeneratorHandle_t generator, uint64_t* seed, uint64_t* offset) {
   auto* call = ours(ctx);
   if (call == nullptr) return g_python.generator_get_seed(ctx, generator, seed, offset);
@@ -217,12 +217,12 @@ diopiError_t get_seed(diopiContextHandle_t ctx, diopiGeneratorHandle_t generator
 }
 diopiError_t set_seed(diopiContextHandle_t ctx, diopiGeneratorHandle_t generator, uint64_t seed, uint64_t offset) {
   if (ours(ctx) == nullptr) return g_python.generator_set_seed(ctx, generator, seed, offset);
-  return diopiSuccess;  // see get_seed: the next seed is drawn
+  return diopiSuccess;  // see get_seed: the next seed is sampled
 }
 
 }  // namespace
 
-// Libraries hold the address of Python's table: its functions are exchanged in place.
+// Libraries hold the address of Python's table, so its functions are replaced in place.
 void take_c_runtime(diopiRuntime_t* table) {
   TORCH_CHECK(
       table->abi == DIOPI_ABI_VERSION && table->size == sizeof(diopiRuntime_t), "diopi's runtime speaks ABI ", table->abi,

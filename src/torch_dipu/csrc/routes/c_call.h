@@ -17,7 +17,7 @@
 
 namespace dipu {
 
-// A parameter as it goes to C.
+// A parameter in C representation.
 union Arg {
   void* p;
   int64_t l;
@@ -33,20 +33,20 @@ Thunk thunk_of(const std::string& shape);  // c_thunks.cpp; nullptr: diopi.h has
 int32_t c_dtype(at::ScalarType type);
 std::optional<at::ScalarType> torch_dtype(int32_t code);
 
-// What a function holds in its hands. `context` comes first: its address is the handle.
+// The state of one call. `context` is the first member: its address is the handle.
 class CCall {
  public:
   explicit CCall(int device);
   CCall(const CCall&) = delete;
 
   diopiContext context;
-  std::string error;  // of the runtime's own: why memory was refused
+  std::string error;  // the runtime's own error: why memory was refused
 
   int device() const { return context.device_index; }
-  void* handle(const at::Tensor& tensor);           // the tensor has to outlive the call
-  void* keep(at::Tensor tensor);                    // the same, of one that nobody else holds
-  at::Tensor tensor_of(const void* handle) const;   // undefined: none of this call
-  void** array(size_t length);                      // room for handles
+  void* handle(const at::Tensor& tensor);  // the tensor must outlive the call
+  void* keep(at::Tensor tensor);  // takes ownership of the tensor
+  at::Tensor tensor_of(const void* handle) const;  // undefined: not a tensor of this call
+  void** array(size_t length);  // an array of handles
   diopiScalar_t* number(const at::Scalar& value);
   int64_t* numbers(size_t length);
   const char* text(std::string value);
@@ -64,7 +64,7 @@ class CCall {
     diopiTensor handle;
     const at::Tensor* tensor;
   };
-  struct Rest {  // of what most calls have none; addresses in a deque stay
+  struct Rest {  // rarely used members; a deque keeps addresses stable
     std::deque<Further> further;
     std::deque<at::Tensor> kept;
     std::deque<std::vector<void*>> arrays;

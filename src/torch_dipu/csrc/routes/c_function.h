@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-// One function of a vendor's library: which calls it takes, and how each parameter is made.
+// One function of a vendor's library: the calls that it accepts, and the conversion of parameters.
 #pragma once
 
 #include <ATen/ops/result_type.h>
@@ -9,18 +9,19 @@
 #include "routes/c_plan.h"
 
 namespace dipu {
-namespace {  // one translation unit has it
+namespace {  // included by one translation unit
 
 using c10::IValue;
 
 struct CParameter {
-  char code;      // how the value becomes a parameter: see CFunction::convert
+  char code;  // how the value is converted: see CFunction::convert
   char letter;    // how it is passed: see diopi_shapes.h
   int16_t source;
-  int16_t filled; // of a result that the function changes in place: where its values come from
+  // for a result that the function changes in place: the source of its initial values
+  int16_t filled;
   bool nullable;
 };
-// An argument that the function does not take: what it has to be.
+// The required value of an argument that the function does not take.
 struct Condition {
   int source;
   char kind;  // 'z': zeros; '=': none, or the constant
@@ -57,7 +58,7 @@ struct CFunction {
     return true;
   }
 
-  // Fills in the parameters; false: a value is not what the function takes.
+  // Converts the parameters; false if the function does not accept a value.
   bool convert(const Plan& plan, const IValue* arguments, c10::ArrayRef<at::Tensor> results, bool wrap, CCall& call, Arg* to) const {
     to[0].p = &call.context;
     for (size_t i = 0; i < parameters.size(); i++) {
@@ -87,7 +88,7 @@ struct CFunction {
       to.p = result.defined() ? call.handle(result) : nullptr;
       return true;
     }
-    if (p.code == 'A') {  // a place for a result that the function makes
+    if (p.code == 'A') {  // a place for a result that the function allocates
       to.p = call.array(1);
       return true;
     }
@@ -123,7 +124,7 @@ struct CFunction {
       case 'B':
         to.b = value.isBool() ? value.toBool() : value.isInt() && value.toInt() != 0;
         return true;
-      case 'l': case 'd': case 'b': case 'y': case 'f':  // a pointer to one, or null
+      case 'l': case 'd': case 'b': case 'y': case 'f':  // a pointer to one value, or null
         return pointer(p.code, value, call, to);
       case 'Z': case 'z':
         return sizes(p.code == 'z', value, call, to);
@@ -138,7 +139,7 @@ struct CFunction {
       case 'F':
         to.i = value.isNone() ? Contiguous : memory_format(value);
         return true;
-      case 'O':  // a way to round
+      case 'O':  // a rounding mode
         to.i = value.isNone() ? RoundModeNone : value.toStringView() == "trunc" ? RoundModeTrunc : RoundModeFloor;
         return true;
       default:
@@ -146,7 +147,7 @@ struct CFunction {
     }
   }
 
-  // A number has the type that it gets beside the other tensors; kernels compute halves in float32.
+  // A number gets the type that promotion gives it; kernels compute half types in float32.
   static at::ScalarType type_beside(const Plan& plan, const IValue* arguments, const at::Tensor& number) {
     for (const Source source : plan.sources) {
       const IValue& other = value_of(plan, arguments, source);

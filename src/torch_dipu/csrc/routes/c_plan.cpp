@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a call of a vendor's C function returns: sizes, strides and types, from torch's own meta kernel,
-// remembered.
+// Sizes, strides and types of the results of a vendor's C function, from torch's own meta kernel,
+// cached by the arguments.
 #include "routes/c_plan.h"
 
 #include <ATen/EmptyTensor.h>
@@ -25,13 +25,14 @@ void describe(const at::Tensor& t, PlanKey& key) {
   key.append(impl->sizes().begin(), impl->sizes().end());
   key.append(impl->strides().begin(), impl->strides().end());
 }
-// False: nothing to remember it by.
+// Returns false if the value cannot be part of a cache key.
 bool describe(const IValue& value, PlanKey& key) {
   if (value.isTensor()) describe(value.toTensor(), key);
   else if (value.isNone() || value.isGenerator() || value.isDevice()) key.push_back(-2);
   else if (value.isInt()) key.append({-3, value.toInt()});
   else if (value.isBool()) key.append({-4, value.toBool()});
-  else if (value.isDouble() || value.isComplexDouble()) key.push_back(value.isDouble() ? -5 : -6);  // no size depends on it
+  // no size depends on its value
+  else if (value.isDouble() || value.isComplexDouble()) key.push_back(value.isDouble() ? -5 : -6);
   else if (value.isString()) key.append({-7, static_cast<int64_t>(std::hash<std::string_view>{}(value.toStringView()))});
   else if (value.isIntList()) {
     const auto list = value.toIntVector();
@@ -72,7 +73,7 @@ IValue without_data(const IValue& value) {
 }
 
 Geometries infer(const Plan& plan, const IValue* arguments) {
-  // no mode (a tool's, torch.compile's) hears of tensors without data
+  // no mode (of a tool, of torch.compile) sees these tensors without data
   const c10::impl::ExcludeDispatchKeyGuard unseen(
       c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
   Stack stack;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-// How the parameters of a vendor's C functions come from an overload's stack: decided when the library
-// was loaded (torch_dipu/c_kernels.py).
+// The plan of a vendor's C functions: the source of each parameter on an overload's stack, computed
+// when the library is loaded (torch_dipu/c_kernels.py).
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -9,7 +9,7 @@
 
 namespace dipu {
 
-// Where a value comes from: an argument on the stack, or a constant of the plan (-1 is the first).
+// Index of a value: an argument on the stack, or a constant of the plan (-1 is the first).
 using Source = int;
 
 enum class Form : uint8_t { Functional, Out, InPlace };
@@ -23,19 +23,19 @@ using Geometries = c10::SmallVector<Geometry, 2>;
 struct Plan {
   Form form;
   bool pointwise, dynamic;
-  int mask;                                    // the argument that says which results are wanted, or -1
-  std::vector<int> results;                    // the argument that each result goes into, or -1: a new tensor
-  std::optional<c10::OperatorHandle> functional;  // what tells the results' sizes
-  std::vector<Source> sources;                 // its arguments
+  int mask;  // the argument that selects the requested results, or -1
+  std::vector<int> results;  // the argument that each result is written to, or -1: a new tensor
+  std::optional<c10::OperatorHandle> functional;  // its meta kernel gives the sizes of the results
+  std::vector<Source> sources;  // the arguments of `functional`
   std::vector<c10::IValue> constants;
-  uint64_t refused = 0;                        // types that are converted elsewhere: a bit each
+  uint64_t refused = 0;  // one bit for each type that is converted elsewhere
 };
 
 inline const c10::IValue& value_of(const Plan& plan, const c10::IValue* arguments, Source source) {
   return source >= 0 ? arguments[source] : plan.constants[static_cast<size_t>(-source - 1)];
 }
 
-// The results of these arguments; nullptr: the arguments are wrong, and the host will say how.
+// The results of these arguments; nullptr: the arguments are invalid, and the host raises the error.
 const Geometries* results_of(const Plan& plan, const c10::IValue* arguments);
 at::Tensor empty_result(const Geometry& geometry);  // on the current device
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A route of the engine that runs a vendor's C functions, without Python on the way: each parameter
-// from the stack by a plan that was made when the library was loaded (torch_dipu/c_kernels.py).
+// A route of the engine that runs a vendor's C functions without Python: each parameter comes from
+// the stack by a plan computed when the library is loaded (torch_dipu/c_kernels.py).
 #include "routes/c_route.h"
 
 #include <ATen/native/Resize.h>
@@ -32,7 +32,7 @@ struct CRoute final : Route {
     if (device < 0) return false;
     const DeviceScope scope(device);
     c10::SmallVector<at::Tensor, 3> results;
-    if (!prepare(arguments, results)) {  // the host has the words that users know, and what is left to do
+    if (!prepare(arguments, results)) {  // the host raises torch's own error, or handles the call
       run_on_host(op, stack, c10::DispatchKey::CPU);
       return true;
     }
@@ -53,7 +53,7 @@ struct CRoute final : Route {
     const int previous;
   };
 
-  // Dense tensors of one device, and numbers: the device; anything else: -1.
+  // Returns the device of dense tensors on one device and numbers; -1 for anything else.
   int look(const Operator& op, const IValue* arguments) const {
     int device = -1;
     const auto fits = [&](const at::Tensor& t) {
@@ -85,7 +85,7 @@ struct CRoute final : Route {
     return result >= mask.size() || mask.get(result);
   }
 
-  // The tensors that the results go into.
+  // Collects the tensors that the results are written to.
   bool prepare(const IValue* arguments, c10::SmallVectorImpl<at::Tensor>& results) const {
     if (plan_.dynamic || plan_.results.empty()) {
       results.resize(plan_.results.size());
@@ -102,7 +102,8 @@ struct CRoute final : Route {
       } else {
         at::Tensor given = arguments[plan_.results[i]].toTensor();
         if (!receives(given, geometry, arguments)) return false;
-        const bool apart = plan_.form == Form::InPlace && !plan_.pointwise;  // the function may read what it has written
+        // the function may read elements that it has already written
+        const bool apart = plan_.form == Form::InPlace && !plan_.pointwise;
         results.push_back(apart ? empty_result(geometry) : std::move(given));
       }
     }
@@ -116,7 +117,7 @@ struct CRoute final : Route {
     }
     return given.is_non_overlapping_and_dense() ? !shares(given, arguments) : false;
   }
-  // Whether an input lies on the same memory in another way than element on element.
+  // Whether an input overlaps the result other than element by element.
   bool shares(const at::Tensor& given, const IValue* arguments) const {
     const auto* storage = given.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
     for (const Source source : plan_.sources) {
@@ -135,8 +136,9 @@ struct CRoute final : Route {
 
   bool call_fitting(const Operator& op, const IValue* arguments, int device, c10::SmallVectorImpl<at::Tensor>& results) const {
     std::array<Arg, kMostParameters> to;
-    uint64_t refused = 0;                    // by those that were called
-    for (const bool wrap : {false, true}) {  // a number becomes a tensor where no function takes the number
+    uint64_t refused = 0;  // by the functions that were tried
+    // the second pass converts a number to a tensor for functions that take no number
+    for (const bool wrap : {false, true}) {
       for (size_t i = 0; i < functions_.size(); i++) {
         const auto& function = functions_[i];
         if (C10_UNLIKELY(refused >> i & 1)) continue;
@@ -155,7 +157,7 @@ struct CRoute final : Route {
     }
     return false;
   }
-  // A function that works in place gets what it changes into the result first.
+  // Copies the initial values into the result of a function that works in place.
   void fill(const CFunction& function, const IValue* arguments, c10::ArrayRef<at::Tensor> results) const {
     if (C10_LIKELY(!function.in_place)) return;
     for (const auto& p : function.parameters) {
@@ -244,7 +246,8 @@ Route* c_route(const std::string& vendor, const py::dict& d, uintptr_t last_erro
     functions.push_back(function_of(one.cast<py::dict>()));
     names += (names.empty() ? "" : ", ") + functions.back().name;
   }
-  return new CRoute(names, vendor, std::move(plan), std::move(functions), reinterpret_cast<LastError>(last_error));  // for good
+  // never freed: a call may be inside it
+  return new CRoute(names, vendor, std::move(plan), std::move(functions), reinterpret_cast<LastError>(last_error));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-// A route of the engine that runs a vendor's C functions, without Python on the way.
+// A route of the engine that runs a vendor's C functions without Python.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A typed call for each way in which a function of diopi.h takes its parameters.
+// A typed call for each parameter list of the functions of diopi.h.
 #include <unordered_map>
 #include <utility>
 

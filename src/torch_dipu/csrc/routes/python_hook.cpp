@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Python callables in the engine: one around an operator, callable(name, args, kwargs) -> what the
-// operator returns, and one that runs it (a route), callable(*arguments in the schema's order).
+// Python callables in the engine: one around an operator, callable(name, args, kwargs) -> the
+// operator's results, and one that implements it (a route), callable(*arguments in the schema's order).
 #include "routes/python_hook.h"
 
 #include <c10/core/DeviceGuard.h>
@@ -18,9 +18,9 @@
 
 namespace dipu {
 
-// An argument as Python knows it; the stack has a dtype, a layout and a memory format as numbers.
+// Converts an argument to Python; the stack holds a dtype, a layout and a memory format as numbers.
 static py::object to_python(const c10::IValue& value, const c10::Argument& argument) {
-  // not by toPyObject: a number that torch made a tensor of would be a plain number, which not every overload takes
+  // not by toPyObject: it would unwrap a number that torch stores as a tensor, which some overloads refuse
   if (value.isTensor()) return py::reinterpret_steal<py::object>(THPVariable_Wrap(value.toTensor()));
   if (!value.isInt()) return torch::jit::toPyObject(value);
   auto type = argument.real_type();
@@ -55,7 +55,8 @@ static void push_results(const Operator& op, const py::object& result, torch::ji
 
 void run_callable(Operator& op, const std::atomic<void*>& slot, torch::jit::Stack* stack, c10::DispatchKey host_key) {
   py::gil_scoped_acquire gil;
-  auto* callable = static_cast<PyObject*>(slot.load());  // under the GIL: nobody takes it away meanwhile
+  // under the GIL: no other thread can replace it
+  auto* callable = static_cast<PyObject*>(slot.load());
   if (callable == nullptr) return run_on_host(op, stack, host_key);
   const auto hook = py::reinterpret_borrow<py::object>(callable);
   const size_t base = stack->size() - op.arguments;
@@ -74,7 +75,7 @@ void run_callable(Operator& op, const std::atomic<void*>& slot, torch::jit::Stac
 
 namespace {
 
-// A host tensor as a kernel takes it: on its device, still a number to type promotion.
+// Copies a host tensor to the kernel's device; for type promotion it is still a number.
 at::Tensor moved(const at::Tensor& t, int device) {
   auto result = t.to(dipu_device(device));
   if (t.unsafeGetTensorImpl()->is_wrapped_number()) result.unsafeGetTensorImpl()->set_wrapped_number(true);
@@ -108,8 +109,9 @@ struct PythonRoute final : Route {
   }
 
  private:
-  PyObject* callable_;      // kept for good, as the route is
-  const uint64_t numbers_;  // bit i: argument i, a tensor to torch, may be a number to the kernel
+  PyObject* callable_;  // never freed, as the route
+  // bit i: argument i is a tensor in the schema, and the kernel accepts a number
+  const uint64_t numbers_;
 
   py::object argument(const Operator& op, const c10::IValue& value, size_t index, int device) const {
     if (value.isTensor()) {
@@ -131,7 +133,7 @@ struct PythonRoute final : Route {
     return all;
   }
 
-  // What an in-place or out= form returns is on the stack already.
+  // The return values of an in-place or out= form are on the stack already.
   static bool returns_arguments(const Operator& op, torch::jit::Stack* stack, size_t base) {
     if (op.returns == 0) return false;
     for (int source : op.return_of) if (source < 0) return false;
@@ -143,8 +145,8 @@ struct PythonRoute final : Route {
   }
 };
 
-// Calls a host function on device tensors: it gets host tensors on the same bytes, what it allocates
-// is device memory already, and what it returns is on the device.
+// Calls a host function on device tensors: it gets host tensors on the same bytes, allocates device
+// memory, and its results are device tensors.
 class OnHost {
  public:
   py::object call(const py::function& function, const py::tuple& args, const py::dict& kwargs, bool seeded) {
@@ -157,7 +159,7 @@ class OnHost {
     {
       std::optional<BorrowEngine> borrowed;
       if (seeded) {
-        py::gil_scoped_release release;  // who has the engine may be waiting for the GIL
+        py::gil_scoped_release release;  // the engine's owner may be waiting for the GIL
         borrowed.emplace(device_);
       }
       RedirectGuard redirect(device_);
@@ -168,7 +170,7 @@ class OnHost {
 
  private:
   int device_ = -1;
-  std::deque<HostEngine> numbers_;  // of the generators among the arguments
+  std::deque<HostEngine> numbers_;  // for the generators among the arguments
   c10::SmallVector<std::pair<c10::StorageImpl*, c10::Storage>, 4> known_;  // host storage -> device storage
 
   py::object to_host(py::handle value) {
@@ -212,7 +214,7 @@ class OnHost {
   }
 };
 
-// A tensor in a line, as the dump of a call shows it.
+// Formats a tensor in one line, for the dump of a call.
 std::string described(const at::Tensor& t) {
   std::ostringstream text;
   text << "numel:" << t.numel() << ", sizes:" << t.sizes();
@@ -235,7 +237,7 @@ py::list records() {
   return all;
 }
 
-// the reference is kept for good: an operator may be inside the callable on another thread
+// the reference is never released: an operator may be inside the callable on another thread
 void* kept(py::object callable) {
   return callable.is_none() ? nullptr : callable.release().ptr();
 }

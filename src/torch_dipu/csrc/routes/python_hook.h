@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-// What Python sees of the engine: hooks, watchers, routes.
+// Python bindings of the engine: hooks, watchers, routes.
 #pragma once
 
 #include <pybind11/pybind11.h>

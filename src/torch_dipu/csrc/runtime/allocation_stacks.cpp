@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stacks of Python and C++: taken quickly, told when somebody asks.
+// Stacks of Python and C++: recorded quickly, formatted on demand.
 #include <torch/csrc/profiler/combined_traceback.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -26,8 +26,9 @@ Context gather_stack(bool cpp) {
 
 namespace {
 
-// torch looks for torch._inductor when it tells a stack, and by that imports it: seconds, and
-// impossible at exit. While this lives it finds nothing, unless the program has it already.
+// torch checks for torch._inductor when it formats a stack, and thereby imports it: that takes
+// seconds, and is impossible at exit. While this object lives, torch finds nothing, unless it is
+// already loaded.
 class WithoutInductor {
  public:
   WithoutInductor() {
@@ -49,7 +50,7 @@ bool has_no_file(const torch::unwind::Frame& frame) {  // no debug information: 
   return frame.filename.empty() || frame.filename == "??";
 }
 
-// The same that torch.cuda._memory_viz leaves out, the interpreter, and functions without a name.
+// Whether to omit a frame: those that torch.cuda._memory_viz omits, the interpreter, unnamed functions.
 bool is_noise(const torch::unwind::Frame& frame) {
   const auto begins = [&](const char* part) { return frame.funcname.rfind(part, 0) == 0; };
   if (has_no_file(frame) && (begins("Py") || begins("_Py"))) return true;
@@ -76,7 +77,7 @@ std::string line_of(const torch::unwind::Frame& frame) {
   return name.substr(0, name.find('('));  // without the types of its arguments
 }
 
-// The stacks among the contexts, told all at once; place[i] is where stack i was.
+// The stacks of the contexts, symbolized all at once; place[i] is the position of stack i.
 struct Told {
   torch::SymbolizedTracebacks symbols;
   std::vector<size_t> places;

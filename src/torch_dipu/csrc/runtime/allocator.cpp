@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device's memory as torch knows it: c10's allocator, its statistics, snapshots and limits.
+// The device's memory in torch: c10's allocator interface, its statistics, snapshots and limits.
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -71,7 +71,8 @@ struct DeviceAllocator final : c10::DeviceAllocator {
   void resetPeakStats(c10::DeviceIndex device) override {
     for_each_stat(device, [](Stat& s) { s.reset_peak(); });
   }
-  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) {  // younger than torch 2.11: no override
+  // not in torch 2.11: no override
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) {
     return memory_info(device);
   }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-// What the parts of the core know of each other. Order of the parts: runtime (the chip's table,
-// devices, streams, events), memory (caching allocator, pinned, redirect), generator, alias
-// (device tensor <-> host tensor on the same bytes), engine (one boxed kernel for all operators),
-// kernels (what the device owns: allocation, views, copies), span (around each kernel: profiler,
-// memcheck), autocast, sparse, flight (the last collectives), dicl, chip_queue and communicator (the
-// process group), bind.
+// Interfaces between the parts of the core. Order of the parts: runtime (the chip's table, devices,
+// streams, events), memory (caching allocator, pinned, redirect), generator, alias (device tensor
+// <-> host tensor on the same bytes), engine (one boxed kernel for all operators), kernels (the
+// device's own operators: allocation, views, copies), span (around each kernel: profiler,
+// memcheck), autocast, sparse, flight (the last collectives), dicl, chip_queue and communicator
+// (the process group), bind.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -39,8 +39,8 @@ constexpr int kMaxDevices = 16;
 void bind_runtime(const DipuRuntime* table, bool calls_python);
 bool calls_python();  // the table's functions are Python's: they need the GIL
 const DipuRuntime& runtime();
-void check(int code, const char* what);           // throws with the vendor's own text
-void warn_if_failed(int code, const char* what);  // where nobody could catch: says it once
+void check(int code, const char* what);  // throws with the vendor's error text
+void warn_if_failed(int code, const char* what);  // where no exception can be caught: warns once
 int device_count();
 int current_device();
 int exchange_device(int device);  // checked; returns the previous one
@@ -49,7 +49,7 @@ void* current_stream(int device);
 void synchronize_device(int device);
 bool in_bad_fork();
 bool is_initialized();
-bool is_open(int device);  // it has been used
+bool is_open(int device);  // the device has been used
 inline c10::Device dipu_device(int index) {
   return c10::Device(kDipu, static_cast<c10::DeviceIndex>(index));
 }
@@ -61,7 +61,8 @@ at::HostAllocator* pinned_allocator();
 bool is_pinned(const void* address);
 int device_of(const void* address);  // -1: not device memory
 bool host_reachable(int device);     // the chip's memory has a host window
-std::tuple<uintptr_t, uintptr_t, size_t> host_window(int device);  // the device's addresses, the host's, bytes; zeros: none
+// device address, host address, bytes; zeros: none
+std::tuple<uintptr_t, uintptr_t, size_t> host_window(int device);
 void* to_host(const void* address);  // device address -> host address of the same byte
 void register_window(int device, const DipuWindow& window);
 c10::DataPtr allocate(size_t bytes, int device);
@@ -72,11 +73,11 @@ void set_memory_limit(int device, size_t bytes);
 
 // The host StorageImpl on the same bytes as a device storage; cached with the allocation.
 c10::intrusive_ptr<c10::StorageImpl> host_storage(c10::StorageImpl* device_storage);
-// The device DataPtr of an allocation that a host kernel made while redirected; empty if it is not one.
+// Returns the device DataPtr of memory that a host kernel allocated while redirected; else empty.
 c10::DataPtr adopt_redirected(c10::StorageImpl* host_storage);
 
-// While alive, host allocations of this thread come from the device's memory, so that what a host
-// kernel returns is device memory already.
+// While alive, host allocations of this thread come from the device's memory, so that the results
+// of a host kernel are in device memory already.
 class RedirectGuard {
  public:
   explicit RedirectGuard(int device);
@@ -91,12 +92,12 @@ void install_redirect();
 // ---- generator.cpp
 const at::Generator& default_generator(int device);
 at::Generator make_generator(int device);
-// The generator itself, or the default one of `device` when none is given; an error for a host generator.
+// Returns the generator, or the default one of `device` when none is given; error for a host generator.
 at::Generator device_generator(const std::optional<at::Generator>& generator, int device);
-// The state of a host generator that draws what the next call on the device would draw.
+// The state of a host generator that produces the numbers of the next call on the device.
 at::Tensor host_state(int device);
-// The numbers of one call: a host engine made from the seed and the offset of a device generator, which
-// moves to the next offset. A call that draws nothing leaves the offset as it was.
+// The random numbers of one call: a host engine created from the seed and the offset of a device
+// generator, which advances to the next offset. A call that draws no number leaves the offset unchanged.
 class HostEngine {
  public:
   HostEngine(const std::optional<at::Generator>& generator, int device);
@@ -110,7 +111,7 @@ class HostEngine {
   at::Generator owner_, engine_;
   uint64_t seed_ = 0, offset_ = 0;
 };
-// For random operators without a generator argument: such an engine in the place of the host's default.
+// Replaces the host's default engine by such an engine, for operators without a generator argument.
 class BorrowEngine {
  public:
   explicit BorrowEngine(int device);
@@ -123,15 +124,15 @@ class BorrowEngine {
 };
 
 // ---- alias.cpp
-at::Tensor alias_host(const at::Tensor& device_tensor);        // for anyone
+at::Tensor alias_host(const at::Tensor& device_tensor);  // for any use
 at::Tensor alias_for_kernel(const at::Tensor& device_tensor);  // for the arguments of a host kernel
 at::Tensor adopt_host(const at::Tensor& host_result, int device);
 at::Tensor device_view(c10::Storage device_storage, const at::Tensor& like);
 at::Tensor host_view(c10::Storage host_storage, const at::Tensor& like);
 void copy_geometry(const at::Tensor& from, c10::TensorImpl* to);
-// The storage half of write_back: `to` gets the memory that a kernel gave to `from`.
+// The storage half of write_back: `to` gets the memory that a kernel allocated for `from`.
 void write_back_storage(c10::StorageImpl* from, c10::StorageImpl* to);
-// A host kernel may have resized, re-strided or flipped the lazy bits of what it wrote.
+// A host kernel may have resized, re-strided or flipped the lazy bits of its outputs.
 void write_back(const at::Tensor& host, const at::Tensor& device);
 void write_back_geometry(const at::Tensor& host, const at::Tensor& device);
 inline bool on_device(const at::Tensor& t) {
@@ -149,17 +150,19 @@ struct OperatorRecord {
   uint64_t forced_calls, host_calls;
   bool has_host_kernel;
 };
-void set_hook(const std::vector<std::string>& names, void* callable);     // nullptr: take away
-void set_watcher(const std::vector<std::string>& names, void* callable);  // nullptr: take away
-void set_forced(const std::vector<std::string>& names, int forced);  // of Forced
-void set_routes(const std::string& name, std::vector<Route*> routes);  // none: the host, and it is counted
+void set_hook(const std::vector<std::string>& names, void* callable);  // nullptr: remove
+void set_watcher(const std::vector<std::string>& names, void* callable);  // nullptr: remove
+void set_forced(const std::vector<std::string>& names, int forced);  // values of Forced
+// empty: the host, whose calls are counted
+void set_routes(const std::string& name, std::vector<Route*> routes);
 void clear_routes(const std::vector<std::string>& names);
-Route* composite_route(const std::string& name);  // by torch's own composite (x + y by add.out); none: nullptr
+// torch's own composite (x + y by add.out); nullptr if there is none
+Route* composite_route(const std::string& name);
 std::vector<OperatorRecord> operator_records();  // operator.cpp, as the next
 std::vector<std::string> known_operators();
 
 // ---- device_ops.cpp
-void refuse_dtype(std::optional<at::ScalarType> dtype);  // none: everything is supported
+void refuse_dtype(std::optional<at::ScalarType> dtype);  // nullopt: everything is supported
 void copy_tensor(const at::Tensor& src, const at::Tensor& dst, bool non_blocking);
 
 }  // namespace dipu

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device's random generator: a seed and an offset, as CUDA's Philox generator has them. Host kernels
-// draw from a host engine of their own, made for one call from (seed, offset), so that the CPU's default
-// generator is never consumed.
+// The device's random generator: a seed and an offset, as in CUDA's Philox generator. Host kernels
+// use a separate host engine for each call, created from (seed, offset), so that the CPU's default
+// generator is never advanced.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/Utils.h>
@@ -16,7 +16,8 @@
 namespace dipu {
 namespace {
 
-constexpr uint64_t kOffsetOfCall = 4;  // one call moves the offset by this; CUDA's offsets are multiples of 4
+// offset increment of one call; CUDA's offsets are multiples of 4
+constexpr uint64_t kOffsetOfCall = 4;
 
 struct Generator final : c10::GeneratorImpl {
   uint64_t current = c10::default_rng_seed_val;
@@ -83,7 +84,7 @@ struct Generator final : c10::GeneratorImpl {
   }
 
  private:
-  // The state of a host engine, which older checkpoints hold: its numbers cannot be continued.
+  // Accepts the state of a host engine from an older checkpoint: its sequence cannot be continued.
   void set_host_state(const c10::TensorImpl& state) {
     auto engine = at::detail::createCPUGenerator();
     TORCH_CHECK(
@@ -91,7 +92,7 @@ struct Generator final : c10::GeneratorImpl {
         state.numel());
     engine.unsafeGetGeneratorImpl()->set_state(state);
     TORCH_WARN_ONCE(
-        "a random state of ", state.numel(), " bytes was written by an older torch_dipu: the device draws from a seed ",
+        "a random state of ", state.numel(), " bytes was written by an older torch_dipu: the device uses a seed ",
         "that is derived from it, and not the numbers that would have come next");
     set_current_seed(at::check_generator<at::CPUGeneratorImpl>(engine)->random64());
   }
@@ -126,14 +127,14 @@ at::Generator device_generator(const std::optional<at::Generator>& generator, in
   return chosen;
 }
 
-// At offset 0 it is the CPU's engine of the same seed, so the first call after manual_seed draws what the
-// CPU draws. Every other offset is a subsequence of its own of the seed's Philox numbers: it fills the state.
+// At offset 0 it is the CPU's engine of the same seed, so the first call after manual_seed gives
+// the CPU's numbers. Every other offset is a separate subsequence of the seed's Philox numbers.
 static at::Generator engine_at(uint64_t seed, uint64_t offset) {
   if (offset == 0) return at::detail::createCPUGenerator(seed);
   at::Philox4_32 numbers(seed, /*subsequence=*/offset);
   at::mt19937_data_pod state{};
   state.seed_ = seed;
-  state.left_ = 1;  // the first draw mixes the state
+  state.left_ = 1;  // the first number mixes the state
   state.seeded_ = true;
   for (auto& word : state.state_) word = numbers();
   at::mt19937 engine;
@@ -158,7 +159,7 @@ HostEngine::HostEngine(const std::optional<at::Generator>& generator, int device
   auto* impl = static_cast<Generator*>(owner_.unsafeGetGeneratorImpl());
   seed_ = impl->current;
   offset_ = impl->offset;
-  impl->offset += kOffsetOfCall;  // at once: another thread draws other numbers
+  impl->offset += kOffsetOfCall;  // at once: another thread uses other numbers
   engine_ = engine_at(seed_, offset_);
 }
 HostEngine::~HostEngine() {
@@ -168,7 +169,7 @@ HostEngine::~HostEngine() {
   if (impl->current == seed_ && impl->offset == offset_ + kOffsetOfCall) impl->offset = offset_;
 }
 
-static std::mutex g_borrow;  // one at a time: there is one default engine on the host
+static std::mutex g_borrow;  // one at a time: the host has one default engine
 
 struct BorrowEngine::State {
   std::lock_guard<std::mutex> lock{g_borrow};
@@ -188,7 +189,8 @@ BorrowEngine::BorrowEngine(int device) : state_(std::make_unique<State>(device))
   State::copy(host_impl(state_->lent.engine()), host_impl(state_->host));
 }
 BorrowEngine::~BorrowEngine() {
-  State::copy(host_impl(state_->host), host_impl(state_->lent.engine()));  // what was drawn is drawn
+  // the numbers are consumed
+  State::copy(host_impl(state_->host), host_impl(state_->lent.engine()));
   State::copy(state_->kept.get(), host_impl(state_->host));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host's side of memory: the window onto device memory, the redirect that lets host kernels
+// The host's access to memory: the window onto device memory, the redirect that lets host kernels
 // allocate their results there, memory of other processes, and pinned host memory.
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -18,7 +18,7 @@
 
 namespace dipu {
 
-// ---- the host's view of device memory
+// ---- the host's window onto device memory
 struct View {
   DipuWindow window{};
   Block** by_granule = nullptr;  // the block that starts at a granule of the window
@@ -98,7 +98,7 @@ c10::intrusive_ptr<c10::StorageImpl> host_storage(c10::StorageImpl* storage) {
       c10::StorageImpl::use_byte_size_t(), storage->nbytes(),
       c10::DataPtr(address ? to_host(address) : nullptr, c10::Device(c10::DeviceType::CPU)), c10::GetCPUAllocator(),
       /*resizable=*/true);
-  if (block != nullptr) {  // two threads may both make one: the first stays
+  if (block != nullptr) {  // two threads may both create one: the first is kept
     c10::StorageImpl* expected = nullptr;
     auto* candidate = Ptr(fresh).release();
     if (!block->alias.compare_exchange_strong(expected, candidate)) Ptr::reclaim(candidate);
@@ -123,7 +123,7 @@ struct RedirectAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     if (C10_LIKELY(tls_redirect < 0) || bytes == 0) return host->allocate(bytes);
     void* address = to_host(allocate_block(bytes, tls_redirect)->address);
-    // context == address: what raw_allocate() promises its callers
+    // context == address, as callers of raw_allocate() expect
     return c10::DataPtr(address, address, &free_redirected, c10::Device(c10::DeviceType::CPU));
   }
   c10::DeleterFnPtr raw_deleter() const override {
@@ -152,7 +152,7 @@ c10::DataPtr adopt_redirected(c10::StorageImpl* storage) {
   Block* b = block_of_host(address);
   if (b == nullptr) return {};
   data.release_context();
-  // what the host kernel made stays as the host's view of the block
+  // the host kernel's storage becomes the host's alias of the block
   storage->set_data_ptr_noswap(c10::DataPtr(address, c10::Device(c10::DeviceType::CPU)));
   auto* alias = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage).release();
   if (auto* old = b->alias.exchange(alias)) c10::intrusive_ptr<c10::StorageImpl>::reclaim(old);
@@ -168,7 +168,7 @@ struct Imported {
 void free_imported(void* context) {
   auto* imported = static_cast<Imported*>(context);
   if (!in_bad_fork()) warn_if_failed(runtime().memory_free(imported->device, imported->address), "memory_free");
-  if (imported->token >= 0) close(imported->token);  // tells the owner that we are done
+  if (imported->token >= 0) close(imported->token);  // signals the owner that this process is done
   delete imported;
 }
 }  // namespace
@@ -193,7 +193,7 @@ struct PinnedBlock {
   std::vector<PinnedUse> uses;
 };
 
-// Each tensor's memory is the runtime's own, and goes back to it with the tensor: nothing is cached.
+// The memory of each tensor comes from the runtime and returns to it with the tensor: no cache.
 struct PinnedAllocator final : at::HostAllocator {
   std::mutex mutex;
   std::map<const char*, PinnedBlock> live;
@@ -220,7 +220,7 @@ struct PinnedAllocator final : at::HostAllocator {
     std::memcpy(dst, src, bytes);
   }
 
-  // A copy on a stream may still use the memory when its tensor is gone: the memory stays until then.
+  // A copy on a stream may still use the memory of a freed tensor: the memory is freed after the copy.
   bool record_event(void* address, void*, c10::Stream stream) override {
     const int device = stream.device_index();
     auto* handle = reinterpret_cast<void*>(stream.id());
@@ -231,7 +231,8 @@ struct PinnedAllocator final : at::HostAllocator {
       if (found == live.end()) return false;
       for (auto& use : found->second.uses) if (use.device == device && use.stream == handle) event = use.event;
     }
-    const bool is_new = event == nullptr;  // the runtime may need the GIL: it is never called under the lock
+    // the runtime may need the GIL: it is never called while the lock is held
+    const bool is_new = event == nullptr;
     if (is_new) check(runtime().event_create(device, /*timing=*/0, &event), "event_create");
     check(runtime().event_record(device, event, handle), "event_record");
     if (is_new) {
@@ -283,7 +284,7 @@ void PinnedAllocator::release(void* address) {
       stats.num_host_free++;
     }
   }
-  if (in_bad_fork()) block.uses.clear();  // the runtime's threads are the parent's
+  if (in_bad_fork()) block.uses.clear();  // the runtime's threads belong to the parent
   for (const auto& use : block.uses) {
     warn_if_failed(runtime().event_synchronize(use.event), "event_synchronize");
     warn_if_failed(runtime().event_destroy(use.device, use.event), "event_destroy");

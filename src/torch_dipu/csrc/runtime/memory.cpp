@@ -8,10 +8,10 @@
 
 namespace dipu {
 
-constexpr size_t kSmallLimit = 1 << 20;        // up to here a block comes from the small pool
-constexpr size_t kSmallSegment = 2 << 20;      // what the small pool asks of the chip at once
-constexpr size_t kLargeSegment = 20 << 20;     // what the large pool asks for mid-sized blocks
-constexpr size_t kExactLimit = 10 << 20;       // from here a segment is the block, rounded up
+constexpr size_t kSmallLimit = 1 << 20;  // largest block of the small pool
+constexpr size_t kSmallSegment = 2 << 20;  // segment size of the small pool
+constexpr size_t kLargeSegment = 20 << 20;  // segment size of the large pool for mid-sized blocks
+constexpr size_t kExactLimit = 10 << 20;  // from here a segment is the block, rounded up
 constexpr size_t kRoundLarge = 2 << 20;
 
 std::string readable(size_t bytes) {
@@ -118,7 +118,7 @@ std::string limit_text(const Device& d) {
 std::string hint_text(size_t bytes, size_t unallocated) {
   if (unallocated < bytes) return " torch.dipu.memory_summary() shows what holds the memory.";
   return " Enough is reserved, but in pieces: torch.dipu.memory._dump_snapshot() shows them; make large tensors early, or "
-         "free what was made between them and call torch.dipu.empty_cache().";
+         "free the tensors between them and call torch.dipu.empty_cache().";
 }
 
 [[noreturn]] void out_of_memory(Device& d, int device, size_t bytes, void* stream, Context context) {
@@ -151,7 +151,8 @@ Block* new_segment(Device& d, int device, size_t size, bool small, void* stream,
     finish_events(d, true);
     release_cached(d, device);
     code = ask();
-    if (code == DIPU_OUT_OF_MEMORY && bytes > size) {  // the last bytes of the device: exactly what is needed
+    // the last bytes of the device: allocate the exact size
+    if (code == DIPU_OUT_OF_MEMORY && bytes > size) {
       bytes = size;
       code = ask();
     }
@@ -191,7 +192,7 @@ void split_block(Device& d, Block* b, size_t size) {
   add(d.stats.inactive_split_bytes, tail->small, static_cast<int64_t>(rest));
 }
 
-// While checks are on, each allocation has a block of its own: a pointer to a freed one never means another.
+// While checks are on, each allocation has a new block record: a pointer to a freed one stays invalid.
 Block* renew(Device& d, Block* old) {
   auto* b = new Block();
   b->address = old->address;
@@ -257,7 +258,7 @@ Block* allocate_block(size_t bytes, int device) {
 
 void free_block(void* context) {
   auto* b = static_cast<Block*>(context);
-  if (b == nullptr || in_bad_fork()) return;  // a forked child owns nothing of the device
+  if (b == nullptr || in_bad_fork()) return;  // a forked child owns no device memory
   const uint8_t noted = notes();
   if (C10_UNLIKELY(noted & kChecks) && !check_freed(context)) return;
   Context freed_at = C10_UNLIKELY(noted & kHistory) ? gather_at_free() : nullptr;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-// Inside the memory parts: the caching allocator (memory.cpp) and the host's view of it (host_memory.cpp).
+// Internals of the memory parts: the caching allocator (memory.cpp) and host access
+// (host_memory.cpp).
 #pragma once
 
 #include <Python.h>
@@ -15,7 +16,7 @@
 
 namespace dipu {
 
-using Context = std::shared_ptr<c10::GatheredContext>;  // a stack, to be told later
+using Context = std::shared_ptr<c10::GatheredContext>;  // a stack, formatted on demand
 
 constexpr size_t kGranule = 512;  // every block is a multiple of it
 
@@ -25,13 +26,14 @@ struct Block {
   size_t size = 0, requested = 0;
   int device = 0;
   bool small = false, in_use = false;
-  void* stream = nullptr;                  // where it may be used again at once
+  void* stream = nullptr;  // the stream that may reuse it at once
   Block *previous = nullptr, *next = nullptr;
   std::vector<void*> used_on;              // further streams, from record_stream
   int pending_events = 0;
   std::atomic<c10::StorageImpl*> alias{nullptr};  // host storage on the same bytes, owned
-  Context context;                         // where it was allocated, while somebody wants to know
-  bool guarded = false, broken = false;    // the checker's bytes follow what was requested; were changed
+  Context context;  // the stack of its allocation, while stacks are recorded
+  // the checker's bytes follow the requested ones; they were changed
+  bool guarded = false, broken = false;
 };
 
 using Key = std::tuple<void*, size_t, char*>;  // stream, size, address
@@ -54,15 +56,15 @@ using Pool = std::set<Block*, BlockOrder>;
 
 struct Device {
   std::mutex mutex;
-  Pool small, large;  // what is cached
+  Pool small, large;  // cached blocks
   std::map<char*, Block*> segments;  // by address: the first block
   std::deque<std::pair<void*, Block*>> events;  // freed, but still in use on another stream
   c10::CachingDeviceAllocator::DeviceStats stats;
-  size_t limit = SIZE_MAX;  // of what is reserved
+  size_t limit = SIZE_MAX;  // of the reserved bytes
 };
 
-// A device's lock. Under it the chip is called; a chip written in Python then takes the GIL, which
-// must not be held by somebody who waits for this lock.
+// A device's lock. The chip is called while it is held; a chip written in Python takes the GIL,
+// which a thread that waits for this lock must therefore release.
 class DeviceLock {
  public:
   explicit DeviceLock(std::mutex& mutex) : mutex_(mutex) {
@@ -96,8 +98,8 @@ inline void add(c10::CachingAllocator::StatArray& stat, bool small, int64_t amou
 Block* allocate_block(size_t bytes, int device);
 void free_block(void* block);  // deleter of a device DataPtr
 c10::DataPtr device_data(Block* block);
-void finish_events(Device& d, bool wait);      // blocks whose other streams are done become free
-void release_cached(Device& d, int device);    // whole free segments go back to the chip
+void finish_events(Device& d, bool wait);  // frees blocks whose use on other streams has ended
+void release_cached(Device& d, int device);  // returns entirely free segments to the chip
 std::string readable(size_t bytes);            // "1.50 MiB"
 struct BlockRecord {
   uintptr_t address;
@@ -113,7 +115,7 @@ struct SegmentRecord {
   std::vector<BlockRecord> blocks;
 };
 std::vector<SegmentRecord> memory_snapshot();
-// What could be given out without asking the chip.
+// The memory that could be allocated without a call of the chip.
 struct CachedBlocks {
   size_t blocks = 0, bytes = 0, largest = 0;
 };

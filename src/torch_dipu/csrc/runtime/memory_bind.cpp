@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Python sees of memory: limits, snapshots and history in torch.cuda.memory's form, the checker.
+// Python bindings of memory: limits, snapshots and history in torch.cuda.memory's form, the checker.
 #include <torch/csrc/utils/pybind.h>
 
 #include "runtime/memory_events.h"
@@ -10,7 +10,7 @@ namespace dipu {
 
 std::vector<py::object> python_stacks(const std::vector<Context>& contexts);  // allocation_stacks.cpp
 
-// Takes contexts while the records are made, tells them all at once, and puts the frames in their places.
+// Collects contexts while the records are built, then formats all stacks at once into the records.
 class Frames {
  public:
   void want(py::dict owner, Context context) {
@@ -102,7 +102,7 @@ static py::dict cached_memory(int device) {
   return py::dict(py::arg("blocks") = cached.blocks, py::arg("bytes") = cached.bytes, py::arg("largest") = cached.largest);
 }
 
-// Memory without a tensor around it, as torch.cuda.caching_allocator_alloc gives: by its address.
+// Memory without a tensor, as from torch.cuda.caching_allocator_alloc: identified by its address.
 struct RawBlock {
   Block* block = nullptr;
   bool freed = false;
@@ -126,7 +126,8 @@ static void free_raw(uintptr_t address) {
     raw = known;
     known.freed = true;
   }
-  const bool checked = (g_notes.load() & kChecks) != 0;  // the checker tells of a second free, and leaves it out
+  // the checker reports a second free and skips it
+  const bool checked = (g_notes.load() & kChecks) != 0;
   TORCH_CHECK(raw.block != nullptr && (!raw.freed || checked), "DIPU: ", reinterpret_cast<void*>(address),
               raw.freed ? " was freed twice" : " is not an allocation of caching_allocator_alloc");
   free_block(raw.block);

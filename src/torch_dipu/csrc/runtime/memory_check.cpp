@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// DIPU_MEM_CHECK: what is never freed, freed twice, written past its end, or taken from the chip behind
-// the allocator's back. It reports to stderr and changes nothing of what the program does.
+// DIPU_MEM_CHECK: finds memory that is never freed, freed twice, written past its end, or taken
+// from the chip without the allocator. It reports to stderr and does not change the behaviour of
+// the program.
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,16 +17,17 @@ namespace dipu {
 namespace {
 
 constexpr unsigned char kGuardByte = 0xC3;
-constexpr size_t kRemembered = 10000;  // freed blocks that a second free is recognised by
-constexpr size_t kShown = 20;          // findings that are printed at once; the rest is counted
-constexpr size_t kPlaces = 20;         // places that a list of blocks shows
+// freed blocks that are remembered to recognise a second free
+constexpr size_t kRemembered = 10000;
+constexpr size_t kShown = 20;  // findings that are printed at once; further ones are counted
+constexpr size_t kPlaces = 20;  // places in a printed list of blocks
 
 struct Freed {
   size_t requested;
   int device;
   Context context;
 };
-// What a kernel took from the chip, or gave back, without the allocator.
+// Memory that a kernel took from the chip, or returned to it, without the allocator.
 struct Foreign {
   size_t calls = 0;
   int64_t bytes = 0;
@@ -42,7 +44,7 @@ struct Checker {
   std::deque<Block*> retired;
   std::map<std::string, Foreign> foreign;  // by operator
   size_t findings = 0;
-  // what finish() found alive, told while the interpreter still could
+  // the live blocks at finish(), formatted while the interpreter exists
   struct Alive {
     size_t requested;
     std::string place;
@@ -51,7 +53,7 @@ struct Checker {
   bool finished = false;
 };
 Checker& checker() {
-  static auto* it = new Checker();  // for good: others free their blocks later still
+  static auto* it = new Checker();  // never destroyed: other objects free their blocks later
   return *it;
 }
 
@@ -72,7 +74,7 @@ void found(std::string text, const Context& context = nullptr) {
 }
 
 std::string in_operator() {
-  if (checker().level < 2) return " (DIPU_MEM_CHECK=2 tells in which operator)";
+  if (checker().level < 2) return " (DIPU_MEM_CHECK=2 names the operator)";
   const auto* span = current_span();
   return span != nullptr ? " in " + span->what() : "";
 }
@@ -104,11 +106,11 @@ void write_guard(const Block& b) {
   const DipuCopy copy{place, pattern().data(), kGuardBytes, b.device, DIPU_HOST, b.device, /*blocking=*/1, b.stream};
   warn_if_failed(runtime().memory_copy(&copy), "memory_copy");
 }
-// Where the guard's bytes can be read; `room` is for those that the host cannot reach.
+// Returns the guard's bytes; `room` is a buffer for those that the host cannot reach.
 const unsigned char* read_guard(const Block& b, Guard& room) {
   const char* place = b.address + b.requested;
   if (host_reachable(b.device)) return static_cast<const unsigned char*>(to_host(place));
-  room = pattern();  // what cannot be read is not called damaged
+  room = pattern();  // unreadable bytes count as intact
   const DipuCopy copy{room.data(), place, kGuardBytes, DIPU_HOST, b.device, b.device, /*blocking=*/1, b.stream};
   warn_if_failed(runtime().memory_copy(&copy), "memory_copy");
   return room.data();
@@ -127,7 +129,7 @@ std::optional<Damage> damage_of(Block& b) {
   if (std::memcmp(bytes, pattern().data(), kGuardBytes) == 0) return std::nullopt;
   const auto wrong = [](unsigned char byte) { return byte != kGuardByte; };
   const auto first = std::find_if(bytes, bytes + kGuardBytes, wrong);
-  b.broken = true;  // said once
+  b.broken = true;  // reported once
   return Damage{static_cast<size_t>(first - bytes), static_cast<size_t>(std::count_if(bytes, bytes + kGuardBytes, wrong)),
                 b.requested, b.device, b.context};
 }
@@ -137,10 +139,10 @@ void tell_damage(const Damage& d, const std::string& who, const std::string& hin
         d.context);
 }
 
-// ---- the chip's own count
+// ---- comparison with the chip's own counters
 
 struct ChipMemory {
-  int64_t foreign = 0;  // given out by the chip beyond what the allocator holds
+  int64_t foreign = 0;  // bytes that the chip has allocated beyond the allocator's
   int64_t segments_taken = 0, segments_freed = 0;
 };
 ChipMemory chip_memory(int device) {
@@ -151,7 +153,7 @@ ChipMemory chip_memory(int device) {
   return {static_cast<int64_t>(total - free_bytes) - d.stats.reserved_bytes[0].current, d.stats.num_device_alloc,
           d.stats.num_device_free};
 }
-// What left the chip's memory since the span began, by no segment that the allocator gave back.
+// Returns the bytes freed on the chip since the span began, without those that the allocator returned.
 int64_t gone_since(const SpanRecord& span) {
   const auto now = chip_memory(span.device);
   return now.segments_freed == span.segments_freed ? std::max<int64_t>(span.foreign_memory - now.foreign, 0) : 0;
@@ -172,11 +174,11 @@ void note_foreign(const SpanRecord& span, int64_t bytes) {
               " allocated outside the allocator: a kernel that allocates and does not free?\n");
   } else {
     found(span.what() + " gave back " + std::to_string(-bytes) + " bytes" + where +
-              " that the allocator holds: freed twice, or by who does not own it?\n");
+              " that the allocator holds: freed twice, or by code that does not own it?\n");
   }
 }
 
-// A block that is damaged when it is freed: its memory may have gone back to the chip meanwhile.
+// Reports a block that is damaged when it is freed; its memory may have been returned to the chip.
 void tell_damage_at_free(const Damage& damage) {
   auto* span = current_span();
   const bool strict = checker().level > 1 && span != nullptr && span->device == damage.device;
@@ -205,7 +207,7 @@ std::string list_places(const Places& places, bool backtrace) {
     auto& [place, sum] = sorted[i];
     text << "  " << count(sum.first, "block") << ", " << sum.second << " bytes, allocated at:\n";
     if (!place.empty()) text << place;
-    else text << (backtrace ? "    (no stack was there)\n" : "    (DIPU_MEM_CHECK_ENABLE_BACKTRACE=1 tells where)\n");
+    else text << (backtrace ? "    (no stack was recorded)\n" : "    (DIPU_MEM_CHECK_ENABLE_BACKTRACE=1 tells where)\n");
   }
   if (sorted.size() > kPlaces) text << "  and " << sorted.size() - kPlaces << " more places\n";
   return text.str();
@@ -239,7 +241,7 @@ std::unordered_map<Block*, Checker::Alive> tell_live() {
   return told;
 }
 
-// After the interpreter has let go of everything: what is alive now nobody will ever free.
+// Runs after the interpreter has released everything: blocks that are alive now are never freed.
 struct LastReport {
   ~LastReport() {
     const auto& c = checker();
@@ -333,7 +335,7 @@ void check_begin(SpanRecord& span) {
 
 void check_end(const SpanRecord& span) {
   const auto memory = chip_memory(span.device);
-  // where the allocator asked the chip itself meanwhile nothing can be said: chips round what they give
+  // where the allocator called the chip in between, the counters do not compare: chips round sizes
   const bool comparable = memory.segments_taken == span.segments_taken && memory.segments_freed == span.segments_freed;
   const int64_t foreign = comparable && !span.gave_back ? memory.foreign - span.foreign_memory : 0;
   std::vector<Damage> damages;
@@ -345,7 +347,8 @@ void check_end(const SpanRecord& span) {
     }
   }
   if (foreign != 0) note_foreign(span, foreign);
-  if (foreign < 0 || span.gave_back) return;  // the guards went with the memory: that is no overrun
+  // the guards were freed with the memory: that is no overrun
+  if (foreign < 0 || span.gave_back) return;
   for (auto& damage : damages) tell_damage(damage, span.what() + " wrote", "");
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happened to memory, event by event, while torch.dipu.memory._record_memory_history is on.
+// The history of memory events while torch.dipu.memory._record_memory_history is on.
 #include <c10/util/ApproximateClock.h>
 
 #include "runtime/memory_events.h"
@@ -15,7 +15,7 @@ void set_note(Note note, bool on) {
 
 namespace {
 
-std::mutex g_history_mutex;  // the innermost of all: nothing is called under it
+std::mutex g_history_mutex;  // the innermost lock: nothing is called while it is held
 HistoryOptions g_options;
 std::array<std::deque<MemoryEvent>, kMaxDevices>& histories() {
   static auto* all = new std::array<std::deque<MemoryEvent>, kMaxDevices>();

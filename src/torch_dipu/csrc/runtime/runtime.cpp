@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The chip's table bound to torch: devices, streams, events, the guard and the hooks.
+// The binding of the chip's table to torch: devices, streams, events, the guard and the hooks.
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -23,7 +23,7 @@ bool g_bad_fork = false;
 thread_local int tls_device = 0;
 thread_local std::array<void*, kMaxDevices> tls_stream{};
 
-constexpr int kPoolSize = 32;  // streams per device and priority, handed out in turn as on CUDA
+constexpr int kPoolSize = 32;  // streams per device and priority, used in rotation as on CUDA
 struct StreamPool {
   std::mutex mutex;
   std::array<void*, kPoolSize> streams{};
@@ -41,7 +41,7 @@ void* handle_of(const c10::Stream& stream) {
   return reinterpret_cast<void*>(stream.id());
 }
 
-// First use of a device: the window is asked for here, never on import.
+// Opens a device at its first use: the window is requested here, never on import.
 void open_device(int device) {
   if (C10_LIKELY(g_opened[device].load(std::memory_order_acquire))) return;
   TORCH_CHECK(
@@ -92,7 +92,7 @@ void bind_runtime(const DipuRuntime* table, bool calls_python) {
   g_device_count = std::min(count, kMaxDevices);
   pthread_atfork(nullptr, nullptr, [] {
     g_bad_fork = g_used.load();
-    for (auto& opened : g_opened) opened = false;  // so that the child's first use is refused
+    for (auto& opened : g_opened) opened = false;  // so that the child's first use raises an error
   });
 }
 
