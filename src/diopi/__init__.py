@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The standard operator interface: what each operator takes, means and is known as."""
+"""The standard operator interface: the arguments, meaning and published names of each op."""
 
 from diopi.legacy import call
 from diopi.op import MISSING, Argument, Kind, Op, all_ops, by_aten, by_legacy, get, signature

@@ -17,12 +17,12 @@ from diopi.conformance.models import stored as models
 from diopi.conformance.workers import device_config
 from diopi.conformance.workers.device_config import DeviceConfig
 
-DATA = Path("data")  # where gen_data writes and run_test reads
+DATA = Path("data")  # written by gen_data, read by run_test
 ALL = "all_ops"
 
 
 def main(line: Sequence[str] | None = None) -> int:
-    """The exit code: 0 when everything passed or is a known gap."""
+    """Run the command line; return 0 when everything passed or is a known gap."""
     given = _parser().parse_args(line)
     out = console()
     try:
@@ -64,7 +64,7 @@ def _request(given: argparse.Namespace) -> Request:
 
 
 def _named(name: str) -> tuple[str, ...]:
-    """`add`: the op and its relatives, as `add_` and `add_scalar` were to the published suite."""
+    """Return the pattern of an op and its variants: `add` covers `add_` and `add_scalar`."""
     return (name, f"{name}_*")
 
 
@@ -75,11 +75,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--fname", default=ALL, help="the op; all_ops for all of them")
     add("--model_name", default="", help="the cases of this model instead")
     add("--get_model_list", action="store_true", help="show the models and their ops")
-    add("--filter_dtype", nargs="*", default=[], metavar="DTYPE", help="leave these out")
-    add("--nhwc", action="store_true", help="in addition, cases whose images lie as NHWC")
+    add("--filter_dtype", nargs="*", default=[], metavar="DTYPE", help="skip these")
+    add("--nhwc", action="store_true", help="in addition, cases with images in NHWC layout")
     add("--verbose", "-v", action="store_true", help="print a line for every operator")
     add("--impl_folder", type=Path, help="a device_config.py, or the folder that has one")
-    add("--vendor", default="", help="else DEEPLINK_VENDOR, else what is found")
+    add("--vendor", default="", help="else DEEPLINK_VENDOR, else the first available")
     add("--tier", default="quick", choices=("smoke", "quick", "full"))
     add("--data", type=Path, default=DATA, help="the folder of the baselines")
     add("--recompute", action="store_true", help="without baselines: compute them here")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The adaptor: a kernel that lacks types or layouts, wrapped so that its op has them.
+"""The adaptor: wraps a kernel that lacks types or layouts, so that its op supports them.
 
-Compiled at load to one closure per op. An op without a rule keeps its kernel, the same object.
+Each op is wrapped by one closure when the kernels are loaded. An op without a rule keeps its kernel
+unchanged.
 """
 
 from __future__ import annotations
@@ -27,17 +28,19 @@ Kernel = Callable[..., Any]
 
 
 def read(path: Path) -> Config:
-    """A vendor's convert_config.yaml, checked against the ops."""
+    """Read a vendor's convert_config.yaml and check it against the ops."""
     return convert_config.read(path, names, _known())
 
 
 def parse(text: str, file: str = FILE) -> Config:
-    """As `read`, of a text."""
+    """Parse the text of a convert_config.yaml."""
     return convert_config.parse(text, names, _known(), file)
 
 
 def names(written: str) -> tuple[str, Mapping[str, str]] | None:
-    """An op by its name or by one of the C headers, and its tensors by their names there."""
+    """Resolve a name in the file, of an op or a C header, to the op and its tensors'
+    names there.
+    """
     try:
         op = by_legacy(written) if written in catalogue.functions() else get(written)
     except UnknownOpError:
@@ -57,9 +60,10 @@ def _known() -> list[str]:
 
 
 def adapt(op: Op, kernel: Kernel, config: Config) -> Kernel:
-    """The kernel with the conversions of the config around it; itself where there are none.
+    """Wrap a kernel in the conversions of the config; return the kernel itself where there are
+    none.
 
-    A kernel with an attribute `into(results, *args, **kwargs)` gets its results to write to.
+    A kernel with an attribute `into(results, *args, **kwargs)` writes to results of the caller.
     """
     places = [
         _Place(index, a.name, a.kwarg_only, a.written, rule)
@@ -95,7 +99,7 @@ def _closure(
     op: Op, kernel: Kernel, places: tuple[_Place, ...], results: tuple[Rule, ...]
 ) -> Kernel:
     into = getattr(kernel, "into", None)
-    # a result of another type than these is one that the kernel means
+    # a result of another type than these has the type that the kernel intends
     suspect = frozenset(target for rule in results for target in (rule.casts or {}).values())
 
     def adapted(*args: Any, **kwargs: Any) -> Any:  # hot path
@@ -123,7 +127,7 @@ def _closure(
             return found
         return _restored(op, found, args, kwargs, changed, results)
 
-    # what the kernel says of itself, such as its limits, is true of the adapted one
+    # attributes of the kernel, such as its limits, are valid for the adapted one
     functools.update_wrapper(adapted, kernel, assigned=("__name__", "__doc__"))
     rules = [*(place.rule for place in places), *results]
     adapted.converts = {dtype for rule in rules for dtype in rule.casts or ()}  # type: ignore[attr-defined]
@@ -134,7 +138,9 @@ def _closure(
 
 
 def _forwarding(adapted: Any, into: Kernel) -> Kernel:
-    """The kernel's `into`; a call that needs a conversion copies the adapted kernel's results."""
+    """Wrap the kernel's `into`; a call that needs a conversion copies the adapted
+    kernel's results.
+    """
 
     def forward(targets: Sequence[Tensor], *args: Any, **kwargs: Any) -> None:
         leaves = pytree.tree_leaves((args, kwargs, targets))
@@ -150,7 +156,7 @@ def _forwarding(adapted: Any, into: Kernel) -> Kernel:
 
 
 def _converted(value: Any, op: Op, place: _Place, changed: list[tuple[Tensor, Tensor]]) -> Any:
-    """What the kernel takes instead; each tensor that is another one is noted."""
+    """Return the kernel's argument; record each tensor that is replaced."""
     if isinstance(value, Tensor):
         other = _cast(value, op, place)
         other = laid_out(other, place.rule.layouts)
@@ -199,7 +205,7 @@ def _check_range(tensor: Tensor, target: torch.dtype, op: Op, place: _Place) -> 
 
 
 def laid_out(tensor: Tensor, layouts: Sequence[Layout] | None) -> Tensor:
-    """The tensor in one of the layouts; those for another rank say nothing of it."""
+    """Return the tensor in one of the layouts; layouts for another rank do not apply."""
     fitting = [layout for layout in layouts or () if layout.rank in (None, tensor.dim())]
     if not fitting or any(_lies(tensor, layout.format) for layout in fitting):
         return tensor
@@ -223,9 +229,11 @@ def _into(
     taken: Call,
     written: list[tuple[Tensor, Tensor]],
 ) -> Any:
-    """The kernel writes to results of types that it has; then they become those asked for."""
+    """Let the kernel write to results of types that it supports, then convert to the requested
+    types.
+    """
     expected = inference.results(op.meaning, tuple(given[0]), given[1])
-    if expected is None:  # the kernel makes its results itself
+    if expected is None:  # the kernel allocates its results itself
         found = into(None, *taken[0], **taken[1])
         for original, copy in written:
             original.copy_(copy)
@@ -260,7 +268,7 @@ def _restored(
     changed: list[tuple[Tensor, Tensor]],
     rules: Sequence[Rule],
 ) -> Any:
-    """The results as they would be without conversions: types, strides, and written arguments."""
+    """Restore the results of a call without conversions: types, strides, and written arguments."""
     originals = {id(copy): original for original, copy in changed}
     single = isinstance(found, Tensor) or not isinstance(found, (tuple, list))
     parts = [found] if single else list(found)
@@ -279,7 +287,7 @@ def _restored(
 
 
 def _guessed(tensor: Tensor, originals: Mapping[int, Tensor], casts: Casts) -> Tensor:
-    """Where the meaning cannot say: a type that an argument was converted from comes back."""
+    """Restore the type of a converted argument, where the meaning does not determine the type."""
     original = originals.get(id(tensor))
     if original is not None:
         return original
@@ -291,7 +299,7 @@ def _restored_one(value: Any, kind: Any, device: torch.device | None) -> Any:
         if value.dtype == kind.dtype and (value.stride() == kind.stride or value.numel() == 0):
             return value
         if tuple(value.shape) != kind.shape:
-            return value  # a wrong shape is not ours to hide
+            return value  # a wrong shape must stay visible
         return kind.empty(device or value.device).copy_(value)
     if isinstance(value, (list, tuple)) and isinstance(kind, tuple):
         return [_restored_one(v, k, device) for v, k in zip(value, kind, strict=True)]
@@ -305,11 +313,11 @@ def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _suspicious(value: Any, dtypes: frozenset[torch.dtype], args: Sequence[Any]) -> bool:
-    """Whether a result may have the type that the kernel has instead of the one asked for."""
+    """Whether a result may have the kernel's type instead of the requested one."""
     if isinstance(value, Tensor):
         if value.dtype not in dtypes:
             return False
-        # positions are never of a floating type, and all else follows the arguments
+        # indices are never of a floating type, and all other results follow the arguments
         same = any(isinstance(a, Tensor) and a.dtype == value.dtype for a in args)
         return not (same and value.dtype.is_floating_point)
     return isinstance(value, (list, tuple)) and any(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the headers leave open about an op that torch does not have, and what is taken for it."""
+"""Assumptions about ops that torch lacks, where the published headers leave their meaning open."""
 
 from __future__ import annotations
 

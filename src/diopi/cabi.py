@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A vendor's shared library over the C ABI: loaded with dlopen, its functions as kernels of ops.
 
-Any subset of the functions of diopi.h may be there. A function that fails returns a status, which
-becomes an exception with the library's own words.
+The library may define any subset of the functions of diopi.h. A function that fails returns a
+status, which becomes an exception with the library's error text.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ ERRORS: dict[int, type[Exception]] = {
 
 @dataclass(frozen=True)
 class Library:
-    """A loaded library: the functions that it has, and the kernels that they make."""
+    """A loaded library: its functions, and the kernels built from them."""
 
     path: Path
     vendor: str
     version: str
     functions: tuple[str, ...]
     kernels: Mapping[str, Kernel]
-    unknown: Mapping[str, str]  # exported names that are no functions, and what was meant
+    unknown: Mapping[str, str]  # exported names that are no functions -> the nearest function
 
 
 def load(path: Path, vendor: str = "") -> Library:
-    """The library's kernels by op; LibraryError when it cannot be loaded or called."""
+    """Load the kernels of a library, by op; LibraryError when it cannot be loaded or called."""
     library = _open(path)
     _handshake(library, path)
     found = [f for f in functions() if hasattr(library, f.name)]
@@ -90,7 +90,7 @@ def load(path: Path, vendor: str = "") -> Library:
 
 
 def include() -> Path:
-    """The folder of diopi.h and diopi_runtime.h, for a compiler."""
+    """Return the folder of diopi.h and diopi_runtime.h, for a compiler."""
     return Path(__file__).with_name("include")
 
 
@@ -100,7 +100,7 @@ def _open(path: Path) -> ctypes.CDLL:
     except OSError as error:
         hint = "build it first, or correct the path."
         if path.exists():
-            hint = "`ldd` shows which of its own libraries is not found."
+            hint = "`ldd` lists the libraries that it needs."
         if "undefined symbol: diopi" in str(error):
             hint = (
                 "one unit of the library has to say `#define DIOPI_IMPLEMENTATION` before it "
@@ -138,9 +138,9 @@ def _text(library: ctypes.CDLL, name: str) -> str:
 
 
 class Kernel:
-    """The functions of a library that do one op, as one kernel with the op's arguments.
+    """The functions of a library that implement one op, as one kernel with the op's arguments.
 
-    It raises NoKernelError for arguments that none of them takes.
+    It raises NoKernelError for arguments that none of the functions accepts.
     """
 
     def __init__(
@@ -148,14 +148,14 @@ class Kernel:
     ) -> None:
         self.op = op
         self.__name__ = op.name
-        self.may_refuse = True  # then the op takes its next route
+        self.may_refuse = True  # a refused call makes the op use its next route
         self.functions = functions
         self.vendor = vendor
         self._library = library
 
     @property
     def last_error(self) -> int:
-        """The address of the function that tells what the library has to say."""
+        """Return the address of the function that returns the library's last error text."""
         entry = ctypes.cast(self._library.diopiGetLastErrorString, c_void_p)
         return entry.value or 0
 
@@ -164,7 +164,9 @@ class Kernel:
         return self._run(given, inference.results(self.op.meaning, *self._ordered(given)), None)
 
     def into(self, results: Sequence[Any] | None, *args: Any, **kwargs: Any) -> Any:
-        """The same, written to results of the caller; None: the library makes them."""
+        """Run the kernel into results of the caller; None for a result that the
+        library allocates.
+        """
         return self._run(self._bound(args, kwargs), None, results)
 
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,7 +185,7 @@ class Kernel:
         return given
 
     def _ordered(self, given: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """By position where that is how the op takes them."""
+        """Order the arguments: positional where the op takes them so."""
         arguments = self.op.arguments
         return (
             tuple(given[a.name] for a in arguments if not a.kwarg_only),
@@ -204,7 +206,9 @@ class Kernel:
         if results is None:
             if not function.allocates:
                 inference.explain(self.op.meaning, *self._ordered(given))
-                raise KernelError(f"{self.op.name}: what it returns cannot be told beforehand.")
+                raise KernelError(
+                    f"{self.op.name}: the sizes of its results are unknown before the call."
+                )
             results = [None] * len(self.op.returns)
         with Context(device) as call:
             arguments = function.arguments(call, taken, results)
@@ -215,7 +219,9 @@ class Kernel:
         return found[0] if len(found) == 1 else tuple(found)
 
     def _fitting(self, given: dict[str, Any]) -> tuple[Bound, dict[str, Any]]:
-        """The function that takes these arguments; a number becomes a tensor where none does."""
+        """Select the function that accepts these arguments; convert a number to a tensor if none
+        does.
+        """
         for function in self.functions:
             if function.fits(given):
                 return function, given
@@ -253,7 +259,7 @@ def _made(kind: Any, device: torch.device, observer: Observer) -> Any:
 
 
 def _wrapped(value: Any, given: Mapping[str, Any]) -> Tensor:
-    """A number as a tensor without dimensions, of the type it has beside the other arguments."""
+    """Convert a number to a tensor without dimensions, of the type that promotion gives it."""
     others = [v for v in given.values() if isinstance(v, Tensor)]
     dtype = torch.result_type(others[0], value) if others else torch.tensor(value).dtype
     # the number itself is not rounded to a half type: kernels compute in float32

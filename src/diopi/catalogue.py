@@ -17,7 +17,7 @@ LEGACY = FOLDER / "legacy.csv"  # written by hand
 
 @dataclass(frozen=True)
 class Overload:
-    """One ATen overload: of which functional overload it is which form."""
+    """One ATen overload: its functional overload and its form."""
 
     name: str
     of: str
@@ -37,7 +37,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Function:
-    """A function of the published headers and the op that it is a form of."""
+    """A function of the published headers, and the op that it implements a form of."""
 
     name: str
     header: str
@@ -56,7 +56,7 @@ def overloads() -> dict[str, Overload]:
 
 
 def forms(functional: str) -> tuple[str, ...]:
-    """The overloads that are an `out=` or in-place form of this one."""
+    """Return the overloads that are an `out=` or in-place form of a functional one."""
     return _forms().get(functional, ())
 
 
@@ -75,7 +75,7 @@ def functions() -> dict[str, Function]:
 
 
 def legacy_names(op: str) -> tuple[str, ...]:
-    """The published functions that are a form of an op."""
+    """Return the published functions that are a form of an op."""
     return _legacy_names().get(op, ())
 
 
@@ -101,7 +101,7 @@ def _function(row: dict[str, str]) -> Function:
     parameters = []
     for text in filter(None, row["parameters"].split("; ")):
         match = _PARAMETER.fullmatch(text)
-        assert match, (row["name"], text)  # the file is ours
+        assert match, (row["name"], text)  # the file is part of the package
         direction = _DIRECTIONS[match["direction"]]
         parameters.append(
             Parameter(match["name"], match["type"], direction, bool(match["optional"]))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of diopi.h, called from Python: each parameter from the arguments of an op.
+"""The functions of diopi.h, called from Python: parameters are converted from an op's arguments.
 
-What is done for each parameter is decided when the library is loaded.
+The conversion of each parameter is determined when the library is loaded.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ LISTS = ("diopiTensorHandle_t*", "diopiConstTensorHandle_t*")
 
 @cache
 def functions() -> tuple[Function, ...]:
-    """Every function of diopi.h: those of the ops' own names take all arguments, so they go first.
+    """Return every function of diopi.h in order of preference.
 
-    The in-place ones go last: a result made by one needs a copy.
+    Those named after the op take all arguments, so they are first. In-place functions are last: a
+    functional result needs a copy.
     """
     published = [f for f in catalogue.functions().values() if f.op in all_ops()]
     return (*map(_own, all_ops().values()), *sorted(published, key=lambda f: f.inplace))
 
 
 def _own(op: Op) -> Function:
-    """The function of an op's own name, `diopi_add`, as diopi.h declares it."""
+    """Return the function of an op's own name, `diopi_add`, as diopi.h declares it."""
     written = {argument.name for argument in op.written}
     results = len(op.result_names) + op.returns.count("Tensor[]")
     parameters = []
@@ -53,7 +54,7 @@ def is_number(value: Any) -> bool:
 
 
 class Bound:
-    """One function of a library, and how each of its parameters comes from the op's arguments."""
+    """One function of a library, and the source of each of its parameters in the op's arguments."""
 
     def __init__(self, function: Function, op: Op, entry: Any) -> None:
         self.name = function.name
@@ -66,7 +67,7 @@ class Bound:
         self._targets = [parameter.name for parameter in legacy.targets(function)]
         self.allocates = any(p.direction == "alloc" for p in function.parameters)
         taken = {p.name for p in function.parameters}
-        # arguments that the function does not take: what they may be then
+        # arguments that the function does not take: the values that they may have
         self._implied = {
             name: sources.get(name, "")
             for name in self._arguments
@@ -90,7 +91,7 @@ class Bound:
         return not self.refusal(given)
 
     def refusal(self, given: Mapping[str, Any]) -> str:
-        """Why the function cannot take these arguments; empty when it can."""
+        """Return why the function cannot take these arguments; "" when it can."""
         for name, source in self._implied.items():
             value = given[name]
             if source in ("True", "False") and bool(value) != (source == "True"):
@@ -116,7 +117,7 @@ class Bound:
     def arguments(
         self, call: Context, given: Mapping[str, Any], results: Sequence[Any]
     ) -> list[Any]:
-        """What C is called with, after the context."""
+        """Return the C arguments after the context."""
         mask = given.get("output_mask", given.get("mask"))
         values: list[Any] = []
         for parameter, convert in zip(self._function.parameters, self._values, strict=True):
@@ -138,7 +139,9 @@ class Bound:
         return values
 
     def _count(self, name: str, given: Mapping[str, Any], results: Sequence[Any]) -> int:
-        """The length of the list that a parameter counts: `x_len` of x, another of the first."""
+        """Return the length of the list that a parameter counts: `x_len` counts x, others the first
+        list.
+        """
         counted = name.removesuffix("_len")
         if counted in given:
             return len(given[counted] or ())
@@ -151,7 +154,7 @@ class Bound:
         return next((len(value) for value in results if isinstance(value, list)), 0)
 
     def results(self, call: Context, arguments: list[Any], results: Sequence[Any]) -> list[Any]:
-        """What the function gave: the results as they are, and those that it made itself."""
+        """Return the results: those of the caller, and those that the function allocated."""
         found = list(results)
         for parameter, argument in zip(self._function.parameters, arguments, strict=True):
             if parameter.name not in self._targets or parameter.direction != "alloc":
@@ -192,7 +195,7 @@ _C_TYPES: dict[str, Any] = {
 
 
 def bare(parameter: Parameter) -> str:
-    """The C type without what says nothing to a caller."""
+    """Return the C type without qualifiers that do not matter to a caller."""
     return parameter.c_type.removeprefix("const ").replace(" *", "*")
 
 
@@ -201,14 +204,14 @@ def _c_type(parameter: Parameter) -> Any:
 
 
 def nullable(parameter: Parameter) -> bool:
-    """Whether a parameter may stand for None."""
+    """Whether a parameter accepts None."""
     return parameter.optional or bare(parameter) in (
         "diopiGeneratorHandle_t", "diopiRoundMode_t", "char*", "diopiMemoryFormat_t",
     )  # fmt: skip
 
 
 def _target(call: Context, parameter: Parameter, result: Any) -> Any:
-    """A parameter that receives a result: a handle, or a place for what the function makes."""
+    """Return a parameter that receives a result: a handle, or a place for an allocated tensor."""
     plain = bare(parameter)
     if plain in TENSORS:
         return call.handle(result) if isinstance(result, Tensor) else None
@@ -247,7 +250,7 @@ def _pointer(make: Callable[[Any], Any]) -> Callable[[Context, Any], Any]:
 
 
 def _array(element: Any) -> Callable[[Context, Any], Any]:
-    """A list of plain numbers; its length is a parameter of its own."""
+    """Convert a list of plain numbers; its length is a separate parameter."""
 
     def convert(call: Context, value: Any) -> Any:
         if value is None:

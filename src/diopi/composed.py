@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decompositions that torch has wrong for some arguments, or does not have at all."""
+"""Decompositions that torch lacks, or has with errors for some arguments."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-# Wrong for some arguments.
+# Replacements of torch's incorrect decompositions.
 
 
 def _diagonal_scatter(
     input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> Tensor:
-    """Torch's keeps the strides of an expanded input, and so writes all of its rows at once."""
+    """Scatter to a diagonal. Torch's decomposition keeps the strides of an expanded input, and so
+    writes all of its rows at once.
+    """
     result = input.clone()
     diagonal = result.diagonal(offset, dim1, dim2)
     if diagonal.shape != src.shape:
@@ -31,7 +33,9 @@ def _diagonal_scatter(
 def _index_add(
     input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1
 ) -> Tensor:
-    """Torch's takes a source of another shape, as if it were to be expanded."""
+    """Add rows by index. Torch's decomposition accepts a source of another shape, as
+    if expanded.
+    """
     wanted = [*input.shape]
     if input.dim():
         wanted[dim] = index.numel()
@@ -43,12 +47,12 @@ def _index_add(
 
 
 def _hardswish_backward(grad_output: Tensor, input: Tensor) -> Tensor:
-    """Torch's loses a NaN of the input."""
+    """The gradient of hardswish. Torch's decomposition loses a NaN of the input."""
     inside = torch.where(input > 3, grad_output, grad_output * (input / 3 + 0.5))
     return torch.where(input < -3, 0.0, inside)
 
 
-# Missing.
+# Decompositions that torch lacks.
 
 
 def _shrink_backward(grad_output: Tensor, input: Tensor, lambd: float) -> Tensor:
@@ -57,7 +61,7 @@ def _shrink_backward(grad_output: Tensor, input: Tensor, lambd: float) -> Tensor
 
 
 def _passing_over_nan(choose: Callable[..., Tensor], input: Tensor, other: Tensor) -> Tensor:
-    """fmax and fmin: the other one where one is NaN."""
+    """Implement fmax and fmin: return the other operand where one is NaN."""
     best = choose(input, other)
     return torch.where(input != input, other, torch.where(other != other, input, best))
 
@@ -67,7 +71,7 @@ def _addbmm(
 ) -> Tensor:
     product = torch.bmm(batch1, batch2).sum(0)
     product = product if alpha == 1 else product * alpha
-    if beta == 0:  # whatever the input holds, NaN too
+    if beta == 0:  # whatever the input contains, NaN too
         return product
     return product + (input if beta == 1 else input * beta)
 
@@ -81,7 +85,9 @@ def _put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
 
 
 def _replication_pad_backward(grad_output: Tensor, input: Tensor, padding: Sequence[int]) -> Tensor:
-    """Each dimension by itself: what was read from one place goes back to it, all of it."""
+    """Accumulate each dimension separately: all gradients of copies of an element are
+    added to it.
+    """
     grad = grad_output
     for place in range(len(padding) // 2):
         dim, before = input.dim() - 1 - place, padding[2 * place]

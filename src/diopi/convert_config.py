@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""convert_config.yaml: what a vendor's kernels cannot take, and what they take instead.
+"""convert_config.yaml: types and layouts that a vendor's kernels lack, and their replacements.
 
     - common_config:
         dtype: (int64) -> int32, (float64) -> float32
@@ -9,7 +9,7 @@
             bias: (float64) -> float32
         layout: NCHW, input(NHWC)
 
-The innermost level that says something is the one that counts: tensor, op, common_config.
+The innermost level with a value decides: tensor, op, common_config.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import yaml  # type: ignore[import-untyped]  # it brings no types
 from deeplink.errors import ConfigError
 
 COMMON = "common_config"
-# supportComposite is of the classic files; here a route says it, so it changes nothing
+# supportComposite is a key of older files; here routes decide, so it has no effect
 KEYS = ("dtype", "tensor_dtype", "layout", "supportComposite")
 
 DTYPES: dict[str, torch.dtype] = {
@@ -39,7 +39,7 @@ DTYPES: dict[str, torch.dtype] = {
 
 @dataclass(frozen=True)
 class Layout:
-    """How the elements of a tensor of one rank lie in memory; rank None: of any rank."""
+    """The layout of a tensor of one rank in memory; rank None: of any rank."""
 
     rank: int | None
     format: torch.memory_format | None  # None: any
@@ -60,13 +60,13 @@ Casts = Mapping[torch.dtype, torch.dtype]
 
 @dataclass(frozen=True)
 class Rule:
-    """One level's word; None: it says nothing. A tensor that has any of the layouts is left."""
+    """The rule of one level; None: not specified. A tensor in any of the layouts is unchanged."""
 
     casts: Casts | None = None
     layouts: tuple[Layout, ...] | None = None
 
     def over(self, outer: Rule) -> Rule:
-        """This rule, and the outer one's word where this has none."""
+        """Return this rule, completed by the outer rule."""
         return Rule(
             outer.casts if self.casts is None else self.casts,
             outer.layouts if self.layouts is None else self.layouts,
@@ -83,20 +83,20 @@ class OpRule:
     tensors: Mapping[str, Rule] = field(default_factory=dict)
 
     def says(self) -> tuple[object, ...]:
-        """What it says, wherever and under whatever name it says it."""
+        """The content of the entry, without its position and spelling."""
         return (self.every, dict(self.tensors))
 
 
 @dataclass(frozen=True)
 class Config:
-    """A whole file. `ops` is by the name of the op, whatever name the file calls it by."""
+    """A whole file. `ops` is keyed by the op's name, whichever name the file uses."""
 
     file: str
     common: Rule = Rule()
     ops: Mapping[str, OpRule] = field(default_factory=dict)
 
     def rule(self, op: str, tensor: str) -> Rule:
-        """The rule of one tensor of one op."""
+        """Return the rule of one tensor of one op."""
         own = self.ops.get(op)
         if own is None:
             return self.common
@@ -109,18 +109,18 @@ None: no such op."""
 
 
 def read(path: Path, ops: Names, known: Iterable[str] = ()) -> Config:
-    """The file's rules; ConfigError with file and line for whatever it cannot mean."""
+    """Read the rules of a file; ConfigError with file and line for an invalid entry."""
     return parse(path.read_text("utf-8"), ops, known, file=path.name)
 
 
 def parse(text: str, ops: Names, known: Iterable[str] = (), file: str = "yaml") -> Config:
-    """As `read`, of a text; `known` are the names that a wrong one is compared with."""
+    """Parse a text; `known` are the names from which suggestions are chosen."""
     return _Reader(file, ops, tuple(known)).config(text)
 
 
 @dataclass(frozen=True)
 class _Reader:
-    """Walks the nodes of the file, because they know their lines and yaml's dicts do not."""
+    """Walks the nodes of the file, because they have line numbers, unlike yaml's dicts."""
 
     file: str
     ops: Names
@@ -154,7 +154,7 @@ class _Reader:
         return Config(self.file, common or Rule(), ops)
 
     def _entries(self, root: yaml.Node | None) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-        """The name and the content of each entry, of a list of them or of one mapping."""
+        """Yield the name and the content of each entry, of a list of entries or of one mapping."""
         if root is None:
             return
         if isinstance(root, yaml.MappingNode):
@@ -209,7 +209,9 @@ class _Reader:
         return found
 
     def _casts(self, node: yaml.Node) -> Casts:
-        """`(int64, uint64) -> int32, (float64) -> float32`; brackets around one may be left out."""
+        """Parse `(int64, uint64) -> int32, (float64) -> float32`; brackets around one
+        are optional.
+        """
         text = self._expect(node, yaml.ScalarNode, "a text such as `(int64) -> int32`").value
         text = text.replace("，", ",")
         casts: dict[torch.dtype, torch.dtype] = {}
@@ -241,7 +243,9 @@ class _Reader:
     def _layouts(
         self, node: yaml.Node, tensors: Mapping[str, str]
     ) -> tuple[tuple[Layout, ...] | None, dict[str, tuple[Layout, ...]]]:
-        """`NCHW, input(NHWC)`: those of all tensors (None: nothing said), those of single ones."""
+        """Parse `NCHW, input(NHWC)`: the layouts of all tensors (None: unspecified), and of single
+        ones.
+        """
         text = self._expect(node, yaml.ScalarNode, "a text such as `NCHW, input(NHWC)`").value
         every: list[Layout] = []
         named: dict[str, tuple[Layout, ...]] = {}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops by other ops: torch's own decompositions, run on the kernels that a vendor has.
+"""Decomposition of ops into other ops: torch's own decompositions, run on a vendor's kernels.
 
-decompositions.csv holds one step for each overload: what its decomposition calls. From it follows,
-without running anything, which ops a set of kernels carries. diopi.decomposition_trace writes it.
+decompositions.csv holds one step for each overload: the overloads that its decomposition calls.
+From it follows statically which ops a set of kernels supports. diopi.decomposition_trace writes it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
 Kernel = Callable[..., Any]
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
-# Memory, views, constants and copies are the device's own work, not kernels of an op.
+# Memory, views, constants and copies are the device's own operators, not kernels of an op.
 COPIES = """
 copy_ copy _to_copy to clone contiguous detach alias lift_fresh lift_fresh_copy fill_ fill zero_
 _local_scalar_dense item convert_element_type copy_to copy_strided device_put resize resize_
@@ -61,21 +61,21 @@ def _floats(tensor: Tensor) -> bool:
 
 
 def _drawn(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    """A prim makes the tensor that it fills; the op fills one that is there."""
+    """Convert a random prim, which allocates its tensor, to an op that fills an existing tensor."""
     room = torch.empty(args[0], dtype=kwargs["dtype"], device=kwargs["device"])
     names = ("mean", "std", "low", "high", "generator")
     return (room,), {name: kwargs[name] for name in names if name in kwargs}
 
 
 def _product(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    """A prim takes several dimensions, the op one, or all of them when it is None."""
+    """Convert a prim over several dimensions to an op over one, or over all when it is None."""
     input, dims = args[0], [dim % args[0].dim() for dim in args[1]]
     last = [dim for dim in range(input.dim()) if dim not in dims]
     flat = input.permute(*last, *dims).reshape([input.shape[dim] for dim in last] + [-1])
     return (flat,), {"dim": -1, "dtype": kwargs.get("output_dtype")}
 
 
-# prim -> the op that does it, and how its arguments become the op's
+# prim -> its op, and the conversion of the arguments
 PRIMS: dict[str, tuple[str, Callable[[tuple[Any, ...], dict[str, Any]], Call]]] = {
     "sum": ("sum", lambda a, k: ((a[0],), {"dim": list(a[1]), "dtype": k.get("output_dtype")})),
     "amax": ("amax", lambda a, k: ((a[0],), {"dim": list(a[1])})),
@@ -99,7 +99,7 @@ PRIMS: dict[str, tuple[str, Callable[[tuple[Any, ...], dict[str, Any]], Call]]] 
 
 @dataclass(frozen=True)
 class Served:
-    """The op that does an overload, and how: its form, and its call in the op's arguments."""
+    """The op that implements an overload: its form, and the conversion of the arguments."""
 
     op: str
     form: str
@@ -108,7 +108,9 @@ class Served:
 
 @cache
 def served(overload: str) -> Served | None:
-    """Who does "aten.add.Tensor" or "prims.add.default"; None where no op does."""
+    """Return the op that implements "aten.add.Tensor" or "prims.add.default"; None
+    where none does.
+    """
     space, _, name = overload.partition(".")
     if space == "prims":
         prim = name.removesuffix(".default")
@@ -119,7 +121,7 @@ def served(overload: str) -> Served | None:
 
 @cache
 def _aten() -> dict[str, Served]:
-    """Every ATen overload whose arguments an op takes under the same names."""
+    """Return every ATen overload whose arguments an op takes under equal names."""
     found = {}
     for op in all_ops().values():
         for full in op.aten:
@@ -129,7 +131,7 @@ def _aten() -> dict[str, Served]:
             bound = _binding(op, text) if text else None
             if bound is not None:
                 form = row.form if row else "functional"
-                # an op that is declared by its in-place overload returns a new tensor all the same
+                # an op that is declared by its in-place overload still returns a new tensor
                 alone = name.partition(".")[0].endswith("_") and not op.written
                 found[name] = Served(op.name, "inplace" if alone else form, bound)
     return found
@@ -157,9 +159,9 @@ def _binding(op: Op, text: str) -> Callable[[tuple[Any, ...], dict[str, Any]], C
     return bind
 
 
-# decompositions that take some arguments only: they are tried, and nothing is promised by them
+# decompositions for some arguments only: they are tried, but promise nothing
 PARTIAL = frozenset(f"aten.adaptive_max_pool{n}d.default" for n in (2, 3))
-# by their arguments these ops come to one of several overloads; samples show one
+# by their arguments these ops become one of several overloads; samples show one
 SEVERAL = {
     "op:upsample_nearest_backward": [f"aten.upsample_nearest{n}d_backward.default" for n in (1, 3)],
     "op:upsample_linear_backward": [
@@ -171,7 +173,7 @@ SEVERAL = {
 
 @cache
 def steps() -> dict[str, tuple[str, ...]]:
-    """Overload (or `op:name`) -> what its decomposition calls."""
+    """Return the calls of each decomposition, by overload (or `op:name`)."""
     if not FILE.exists():
         return {}
     with FILE.open(encoding="utf-8", newline="") as file:
@@ -185,15 +187,17 @@ def steps() -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Carried:
-    """What an op comes down to on a vendor: the kernels that it uses, and those that it lacks."""
+    """The decomposition of an op on a vendor: the kernels that it uses, and those
+    that are missing.
+    """
 
     uses: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
-    known: bool = True  # whether a decomposition is known at all
+    known: bool = True  # whether any decomposition is known
 
 
 def carried(op: Op, kernels: Iterable[str]) -> Carried:
-    """How far a set of kernels carries an op that is not among them."""
+    """Determine how far a set of kernels supports an op that is not among them."""
     roots = [root for root in (f"op:{op.name}", *_overloads(op)) if root in steps()]
     if not roots:
         return Carried(known=bool(op.aten) and _overloads(op)[0].split(".")[1] in FREE)
@@ -228,14 +232,14 @@ def _walk(
 
 
 class OnKernels(TorchDispatchMode):
-    """Runs what is called below on a vendor's kernels, and what has none by its decomposition."""
+    """A mode that runs ops on a vendor's kernels, and those without a kernel by decomposition."""
 
     def __init__(self, op: str, vendor: str, kernels: Mapping[str, Kernel]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._op = op
         self._vendor = vendor
         self._kernels = kernels
-        self._open: list[OpOverload] = []  # what is being decomposed: some come back to themselves
+        self._open: list[OpOverload] = []  # overloads in decomposition: some call themselves
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -268,7 +272,7 @@ class OnKernels(TorchDispatchMode):
 def _given_back(
     form: str, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
 ) -> Any:
-    """A functional result, in the form that was asked for."""
+    """Return a functional result in the requested form."""
     if form == "inplace":
         return args[0].copy_(result)
     if form != "out":
@@ -282,7 +286,7 @@ def _given_back(
 
 @cache
 def step(func: OpOverload) -> Kernel | None:
-    """The decomposition of an overload: torch's table, or what torch itself makes of it."""
+    """Return the decomposition of an overload: from torch's table, or torch's own composite."""
     known = COMPOSED.get(func) or torch._decomp.decomposition_table.get(func)
     if known is not None:
         return known
@@ -296,7 +300,7 @@ def step(func: OpOverload) -> Kernel | None:
 
 @cache
 def is_free(func: OpOverload) -> bool:
-    """Whether an overload is the device's own work: memory, views, constants, copies."""
+    """Whether an overload is the device's own operator: memory, views, constants, copies."""
     if str(func).split(".")[1] in FREE:
         return True
     returned = [value.alias_info for value in func._schema.returns]

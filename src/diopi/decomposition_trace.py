@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes decompositions.csv, in about two minutes:
+"""Write decompositions.csv, in about two minutes:
 
     python -m diopi.decomposition_trace tests.diopi.op_samples:all_samples
 
-Every op's meaning runs on samples, each overload below it is decomposed, and each step is noted.
-Samples are those of torch's op database and those of the function that is named (the arguments of
-one call by op); an op that has none of either gets arguments made up by their types.
+Every op's meaning runs on samples, each overload that it calls is decomposed, and each step is
+recorded. Samples come from torch's op database and from the named function (the arguments of one
+call by op); an op without samples gets arguments invented by their types.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Sample = tuple[tuple[Any, ...], dict[str, Any]]
 SHAPES = ((2, 3), (2, 4, 4), (2, 4, 8, 8), (2, 2, 4, 4, 4), (6,), (4, 4))
 LISTS = ([2], [2, 2], [1, 1, 1, 1], [2, 2, 2], [1, 1], [0, 1], [1] * 6, [8, 8], [0])
 LOOPS = "sample:loops"  # the overloads whose decomposition calls themselves
-POSITIONS = ("index", "indices", "target", "tgt", "labels", "offsets", "perm")  # of whole numbers
+POSITIONS = ("index", "indices", "target", "tgt", "labels", "offsets", "perm")  # of integers
 
 
 class _Recorder(TorchDispatchMode):
-    """Notes for each overload what its decomposition calls."""
+    """Records for each overload the calls of its decomposition."""
 
     def __init__(self, found: Steps, root: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -56,7 +56,7 @@ class _Recorder(TorchDispatchMode):
         decompose = step(func)
         if decompose is None:
             return func(*args, **kwargs)
-        if name in self._callers:  # it comes to itself: that is no decomposition
+        if name in self._callers:  # a recursion is no decomposition
             self._found[LOOPS].add(name)
             return func(*args, **kwargs)
         self._callers.append(name)
@@ -70,7 +70,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def trace(most: int = 5, more: Mapping[str, dict[str, Any]] = MappingProxyType({})) -> Steps:
-    """The steps of all ops, of at most so many samples each; `more` are arguments by op."""
+    """Return the steps of all ops, of at most `most` samples each; `more` are arguments by op."""
     found: Steps = {}
     entries = _op_db()
     for op in all_ops().values():
@@ -104,15 +104,15 @@ def _op_db() -> dict[str, list[Any]]:
 
 
 def _run(op: Op, sample: Sample, found: Steps) -> bool:
-    """Whether the meaning took the sample; only then are the steps kept."""
+    """Run the meaning on a sample; record the steps only if it accepts the sample."""
     fresh: Steps = {f"op:{op.name}": set()}
     args, kwargs = sample
     filled = {a.name: a.default for a in op.arguments[len(args) :] if not a.required} | kwargs
     try:
-        op.meaning(*args, **filled)  # alone first: is it a call of this op at all?
+        op.meaning(*args, **filled)  # alone first, to check that it is a call of this op
         with torch.no_grad(), _Recorder(fresh, f"op:{op.name}"):
             op.meaning(*args, **filled)
-    except Exception:  # made-up arguments are wrong more often than not
+    except Exception:  # invented arguments are invalid more often than not
         return False
     for name, calls in fresh.items():
         found.setdefault(name, set()).update(calls)
@@ -120,7 +120,7 @@ def _run(op: Op, sample: Sample, found: Steps) -> bool:
 
 
 def _ordered(op: Op, given: dict[str, Any]) -> Sample:
-    """Arguments by position, as far as they are given without a gap."""
+    """Return the arguments, positional up to the first missing one."""
     named, args = dict(given), []
     for argument in op.arguments:
         if argument.kwarg_only or argument.name not in named:
@@ -137,7 +137,7 @@ def _recorded(op: Op, entries: dict[str, list[Any]]) -> Iterator[Sample]:
 
 
 def _gradients(entry: Any, most: int, found: Steps) -> None:
-    """The steps of an entry's gradients: that is where backward ops are met."""
+    """Record the steps of an entry's gradients, which contain the backward ops."""
     if not entry.supports_autograd:
         return
     for sample in islice(entry.sample_inputs("cpu", torch.float32, requires_grad=True), most):
@@ -149,14 +149,14 @@ def _gradients(entry: Any, most: int, found: Steps) -> None:
                 leaves = [t for t in _tensors((sample.input, sample.args)) if t.requires_grad]
                 grads = [torch.ones_like(t) for t in outs]
                 torch.autograd.grad(outs, leaves, grads, allow_unused=True)
-        except Exception:  # a decomposition that fails leaves no step, and so carries nothing
+        except Exception:  # a decomposition that fails leaves no step, and so supports nothing
             continue
         for name, calls in fresh.items():
             found.setdefault(name, set()).update(calls)
 
 
 def _made_up(op: Op) -> Iterator[Sample]:
-    """Arguments by their types: one shape for all tensors, one list for all lists."""
+    """Invent arguments by their types: one shape for all tensors, one list for all lists."""
     for shape, numbers, whole in product(SHAPES, LISTS, (False, True)):
         given = [a for a in op.arguments if a.required or (a.optional and a.type == "Tensor")]
         yield (), {a.name: _value(a, shape, numbers, whole) for a in given}
@@ -182,7 +182,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def main() -> None:
-    """Writes the file, sorted: a change of torch's decompositions reads as a small difference."""
+    """Write the file, sorted: a change of torch's decompositions gives a small difference."""
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
     more = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients by autograd, for the meaning of backward ops that ATen does not have."""
+"""Gradients by autograd, as the meaning of backward ops that ATen lacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def gradients(
     inputs: Sequence[Tensor | None],
     grads: Tensor | Sequence[Tensor],
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of `function(*inputs)` for every input that is a floating tensor."""
+    """Return the gradients of `function(*inputs)` for every input that is a floating tensor."""
     with torch.enable_grad():
         leaves = [_leaf(value) for value in inputs]
         results = function(*leaves)
@@ -33,7 +33,7 @@ def gradients(
 def gradient(
     function: Callable[..., Any], inputs: Sequence[Tensor | None], grads: Tensor | Sequence[Tensor]
 ) -> Tensor:
-    """The gradient for the first input."""
+    """Return the gradient of the first input."""
     found = gradients(function, inputs, grads)[0]
     assert found is not None  # the first input of every such op is floating
     return found

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a library over the C ABI holds in its hands: tensors, contexts, generators, as C structs.
+"""The objects that a library over the C ABI uses: tensors, contexts, generators, as C structs.
 
-The layouts are those of include/diopi_runtime.h; its ABI number is about them.
+The layouts are those of include/diopi_runtime.h, which its ABI number identifies.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ ABI = 1
 OK, ERROR, NO_IMPLEMENT, NO_DTYPE, INVALID, OUT_OF_MEMORY, TO_CPU = range(7)
 HOST, DEVICE = 0, 1
 
-# by the number of diopiDtype_t
+# indexed by diopiDtype_t
 DTYPES: tuple[torch.dtype | None, ...] = (
     torch.int8, torch.uint8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64,
     torch.uint64, torch.float16, torch.float32, torch.float64, torch.bool, torch.bfloat16,
-    None,  # tfloat32: a way to compute, no type of torch
+    None,  # tfloat32: a mode of computation, no type of torch
     torch.complex32, torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2,
 )  # fmt: skip
 CODES = {dtype: code for code, dtype in enumerate(DTYPES) if dtype is not None}
@@ -75,12 +75,12 @@ class CContext(ctypes.Structure):
 
 
 def size(values: Sequence[int]) -> CSize:
-    """A diopiSize_t; it keeps its array alive."""
+    """Create a diopiSize_t, which keeps its array alive."""
     return CSize((c_int64 * len(values))(*values), len(values))
 
 
 def scalar(value: complex) -> CScalar:
-    """A diopiScalar_t of a plain number."""
+    """Create a diopiScalar_t of a plain number."""
     made = CScalar()
     if isinstance(value, (bool, int)):
         made.stype = CODES[torch.bool if isinstance(value, bool) else torch.int64]
@@ -94,9 +94,9 @@ def scalar(value: complex) -> CScalar:
 
 
 class Context:
-    """One call: the handles it gave out, and the memory that the library asked for meanwhile.
+    """One call: the handles that it created, and the memory that the library requested.
 
-    Everything here is freed with it; a tensor that became a result lives on as the result.
+    All of it is freed with the context; a tensor that became a result lives on.
     """
 
     _ids = itertools.count(1)
@@ -109,7 +109,7 @@ class Context:
         self._tensors: dict[int, tuple[CTensor, Tensor]] = {}  # by address
         self._generators: dict[int, torch.Generator | None] = {}
         self._kept: list[Any] = []
-        self.error = ""  # of the runtime's own: why memory was refused
+        self.error = ""  # the runtime's own error: why memory was refused
 
     def __enter__(self) -> Context:
         self._open[self.id] = self
@@ -121,7 +121,7 @@ class Context:
 
     @classmethod
     def of(cls, address: int | None) -> Context:
-        """The open context that a handle points to."""
+        """Return the open context that a handle points to."""
         struct = CContext.from_address(address) if address else None
         found = cls._open.get(struct.id) if struct else None
         if found is None:
@@ -133,14 +133,14 @@ class Context:
         return ctypes.addressof(self.struct)
 
     def handle(self, tensor: Tensor) -> int:
-        """The address of a struct about a tensor, both alive until the call is over."""
+        """Create a struct for a tensor and return its address; both live until the call ends."""
         if tensor.layout != torch.strided or (tensor.numel() and not tensor.data_ptr()):
             raise KernelError(
                 f"a {type(tensor).__name__} ({tensor.layout}, {tensor.device}) has no memory to "
                 "hand to a library.",
                 "a kernel over the C ABI takes dense tensors with data: no meta or fake ones.",
             )
-        if tensor.is_conj() or tensor.is_neg():  # bits that C does not know
+        if tensor.is_conj() or tensor.is_neg():  # bits that C cannot represent
             tensor = tensor.resolve_conj().resolve_neg()
         struct = _struct(tensor)
         address = ctypes.addressof(struct)
@@ -148,14 +148,14 @@ class Context:
         return address
 
     def tensor(self, address: int) -> Tensor:
-        """The tensor of a handle that was given out in this call."""
+        """Return the tensor of a handle that was created in this call."""
         try:
             return self._tensors[address][1]
         except KeyError:
             raise ValueError(f"no tensor handle of this call: {address:#x}") from None
 
     def generator(self, generator: torch.Generator | None) -> int:
-        """A handle of a generator; None: the default one of the device."""
+        """Create a handle of a generator; None: the default one of the device."""
         struct = self.keep(c_uint64(0))
         self._generators[ctypes.addressof(struct)] = generator
         return ctypes.addressof(struct)
@@ -165,7 +165,7 @@ class Context:
         return found if found is not None else _default_generator(self.device)
 
     def keep(self, value: Any) -> Any:
-        """The value, alive until the call is over."""
+        """Keep a value alive until the call ends, and return it."""
         self._kept.append(value)
         return value
 
@@ -200,7 +200,7 @@ def _default_generator(device: torch.device) -> torch.Generator:
     return generator
 
 
-# --- what the library calls back ---------------------------------------------------------------
+# --- functions that the library calls back -----------------------------------------------------
 
 _Handle = POINTER(c_void_p)
 _Size = POINTER(CSize)
@@ -249,17 +249,17 @@ def _set_state(ctx: int, generator: int, state: int) -> None:
 
 
 def _get_seed(ctx: int, generator: int, seed: Any, offset: Any) -> None:
-    """A seed of its own for each call, to be counted from 0: a kernel need not set what it used."""
+    """Return a new seed for each call, to be counted from 0: a kernel need not report its usage."""
     found = Context.of(ctx).generator_of(generator)
     seed[0] = int(torch.randint(0, 2**62, (), generator=found, device=found.device))
     offset[0] = 0
 
 
 def _set_seed(ctx: int, generator: int, seed: int, offset: int) -> None:
-    """Set no seed: the next call draws its own."""
+    """Ignore the seed: the next call gets a new one."""
 
 
-# name in diopiRuntime_t -> (what does it, the types of its arguments), in the struct's order
+# name in diopiRuntime_t -> (implementation, types of its arguments), in the struct's order
 CALLBACKS: dict[str, tuple[Callable[..., None], tuple[Any, ...]]] = {
     "require_tensor": (_require_tensor, (c_void_p, _Handle, _Size, _Size, c_int32, c_int32)),
     "require_buffer": (_require_buffer, (c_void_p, _Handle, c_int64, c_int32)),
@@ -292,7 +292,7 @@ def _runtime() -> CRuntime:
 
 
 def _guarded(function: Callable[..., None]) -> Callable[..., int]:
-    """An exception must not cross into C: it becomes a code, and its text is kept for the call."""
+    """Wrap a callback: an exception must not cross into C, so its text is stored with the call."""
 
     def call(ctx: int, *arguments: Any) -> int:
         try:
@@ -308,4 +308,4 @@ def _guarded(function: Callable[..., None]) -> Callable[..., int]:
     return call
 
 
-RUNTIME = _runtime()  # the libraries hold its address: it lives as long as we do
+RUNTIME = _runtime()  # the libraries hold its address: it is never freed

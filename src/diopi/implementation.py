@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A vendor's kernels: found, checked against their ops, and given a route for every op.
+"""A vendor's kernels: discovered, checked against their ops, and given a route for every op.
 
-A vendor's `kernels` module (or a class, or an object) holds any subset of the ops, as functions of
-the same names and arguments; `relu_` and `relu_out` are the in-place and the `out=` form of relu. A
-name that starts with an underscore is the vendor's own. The module may also define `library()`,
-which returns the path of a library over the C ABI, and a `convert_config.yaml` may lie beside it.
+A vendor's `kernels` module (or a class, or an object) holds any subset of the ops, as functions
+with their names and arguments; `relu_` and `relu_out` are the in-place and the `out=` form of relu.
+A name that starts with an underscore is private. The module may also define `library()`, which
+returns the path of a library over the C ABI, and a `convert_config.yaml` may be in its folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from diopi.op import Op, all_ops, signature
 from diopi.resolve import Resolved
 
 Kernel = Callable[..., Any]
-FORMS = {"_out": "out", "_": "inplace"}  # how a kernel's name ends, and which form it is
+FORMS = {"_out": "out", "_": "inplace"}  # suffix of a kernel's name -> form
 
 
 @dataclass(frozen=True)
@@ -36,21 +36,22 @@ class Implementation:
     vendor: str
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
     forms: Mapping[str, Kernel] = field(default_factory=dict)
-    whole: bool = False  # torch itself has this device: every op runs by its meaning
+    whole: bool = False  # torch itself supports this device: every op runs by its meaning
 
     def resolve(self, *, cpu_fallback: bool = False) -> dict[str, Resolved]:
-        """How each op runs, decided once."""
+        """Decide how each op runs."""
         return resolve.resolve(self, cpu_fallback=cpu_fallback)
 
 
 def load(vendor: Vendor | str) -> Implementation:
-    """The implementation that a vendor's record names; torch's own kernels when it names none."""
+    """Load the implementation of a vendor's record; torch's own kernels when it names none."""
     record = vendors.choose(vendor).vendor if isinstance(vendor, str) else vendor
     if not record.kernels:
         return Implementation(record.name, whole=True)
     try:
         module = importlib.import_module(record.kernels)
-    except Exception as error:  # another's module: whatever it raises is told as its state
+    # another author's module: whatever it raises is reported as its state
+    except Exception as error:
         raise VendorBrokenError(
             f"the kernels of vendor {record.name!r} do not load: {record.kernels}: "
             f"{type(error).__name__}: {error}.",
@@ -60,7 +61,7 @@ def load(vendor: Vendor | str) -> Implementation:
 
 
 def of(source: Any, vendor: str = "") -> Implementation:
-    """The implementation in a module, a class or an object; SignatureError names what is wrong."""
+    """Read the implementation in a module, a class or an object; SignatureError for a mismatch."""
     name = vendor or getattr(source, "__name__", type(source).__name__)
     found = _functions(source() if inspect.isclass(source) else source)
     kernels: dict[str, Kernel] = {}
@@ -75,13 +76,13 @@ def of(source: Any, vendor: str = "") -> Implementation:
 
 
 def routes(vendor: Vendor | str, *, cpu_fallback: bool = False) -> dict[str, str]:
-    """The table of how each op runs on a vendor: op -> route."""
+    """Return the table of how each op runs on a vendor: op -> route."""
     resolved = load(vendor).resolve(cpu_fallback=cpu_fallback)
     return {name: one.route for name, one in resolved.items()}
 
 
 def _functions(source: Any) -> dict[str, Kernel]:
-    """What the vendor means as kernels: public functions of its own, by name."""
+    """Return the vendor's kernels by name: the public functions that its source defines."""
     if isinstance(source, Mapping):
         return dict(source)
     home = getattr(source, "__name__", "").partition(".")[0]
@@ -90,14 +91,14 @@ def _functions(source: Any) -> dict[str, Kernel]:
         if name.startswith("_") or inspect.isclass(value):
             continue
         module = getattr(value, "__module__", None) or ""
-        # what a module imports from elsewhere is no kernel of its own (`from math import exp`)
+        # a module's imports from elsewhere are no kernels of its own (`from math import exp`)
         if not isinstance(source, ModuleType) or module.partition(".")[0] == home:
             found[name] = value
     return found
 
 
 def _named(name: str, vendor: str, kernel: Kernel) -> tuple[Op, str]:
-    """The op that a kernel is of, by its name, and of which form."""
+    """Return the op of a kernel, by its name, and its form."""
     ops = all_ops()
     if name in ops:
         return ops[name], ""
@@ -114,11 +115,11 @@ def _named(name: str, vendor: str, kernel: Kernel) -> tuple[Op, str]:
 
 
 def check(op: Op, kernel: Kernel, *, vendor: str = "the vendor", form: str = "") -> None:
-    """SignatureError unless the kernel takes the op's arguments: names, order, defaults."""
+    """Raise SignatureError unless the kernel takes the op's arguments: names, order, defaults."""
     wanted = _form_signature(op, form)
     try:
         found = inspect.signature(kernel)
-    except (TypeError, ValueError):  # a builtin tells nothing of its arguments
+    except (TypeError, ValueError):  # a builtin has no signature
         raise SignatureError(
             f"{vendor}'s kernel {op.name} ({_where(kernel)}) does not say what it takes.",
             f"wrap it: {_definition(op, wanted, form)}",
@@ -158,7 +159,7 @@ def _differences(wanted: inspect.Signature, found: inspect.Signature) -> list[st
             wrong.append(
                 f"{mine.name!r} has {_says(mine)}; the kernel's has {_says(other)}",
             )
-    wrong += [f"{extra.name!r} is too much" for extra in theirs[len(ours) :]]
+    wrong += [f"{extra.name!r} is an extra argument" for extra in theirs[len(ours) :]]
     wrong += [f"{lack.name!r} is missing" for lack in ours[len(theirs) :]]
     return wrong
 
@@ -175,7 +176,7 @@ def _says(parameter: inspect.Parameter) -> str:
 
 
 def _shown(found: inspect.Signature) -> str:
-    """A signature whose types read as they are written, and without the result."""
+    """Format a signature with types as they are written, without the result."""
     text = str(found.replace(return_annotation=inspect.Signature.empty))
     return text.replace("'", "") if "': '" not in text else text
 
@@ -197,7 +198,7 @@ def _where(kernel: Kernel) -> str:
 
 
 def _adapted(found: Implementation, source: Any) -> Implementation:
-    """With the conversions of the convert_config.yaml that lies beside the source."""
+    """Apply the conversions of the convert_config.yaml in the folder of the source."""
     try:
         path = Path(inspect.getfile(source if isinstance(source, ModuleType) else type(source)))
     except (TypeError, OSError):  # it has no file
@@ -207,10 +208,10 @@ def _adapted(found: Implementation, source: Any) -> Implementation:
 
 
 def adapted(found: Implementation, config: Path) -> Implementation:
-    """The implementation with the conversions of a file around its kernels.
+    """Wrap the kernels of an implementation in the conversions of a file.
 
-    The forms that the vendor gave are left as they are for ops without a rule; those of the others
-    are derived anew from the converted kernel.
+    Forms that the vendor provides are unchanged for ops without a rule; the others are derived from
+    the converted kernel.
     """
     rules = adaptor.read(config)
     ops = all_ops()

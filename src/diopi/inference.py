@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an op will return: shapes, strides and types, from its meaning run without data."""
+"""The properties of an op's results: shapes, strides and types, by running its meaning without
+data.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-HOST = torch.device("cpu")  # types are those that the CPU returns: the meta device's differ
+HOST = torch.device("cpu")  # types are those of the CPU's results: the meta device's differ
 
 
 class Described(NamedTuple):
@@ -25,7 +27,7 @@ class Described(NamedTuple):
     dtype: torch.dtype
 
     def empty(self, device: torch.device) -> Tensor:
-        """A new tensor of this kind."""
+        """Create an uninitialised tensor of this description."""
         return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
 
 
@@ -38,9 +40,9 @@ Meaning = Callable[..., Any]
 
 
 def results(meaning: Meaning, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Results | None:
-    """One entry for each result; None when only the values can tell (nonzero, unique, …).
+    """Return a description of each result; None when they depend on values (nonzero, unique, …).
 
-    Remembered by the kinds of the arguments: the second call costs a look into a table.
+    Cached by the descriptions of the arguments.
     """
     try:
         return _remembered(meaning, key(args), tuple((k, key(v)) for k, v in kwargs.items()))
@@ -49,7 +51,7 @@ def results(meaning: Meaning, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 
 def key(value: Any) -> Hashable:
-    """What decides about a result's kind: of tensors the description, of plain values the value."""
+    """Return a cache key: the description of tensors, the value of plain values."""
     if isinstance(value, Tensor):
         return Described(value.shape, value.stride(), value.dtype)
     if isinstance(value, (list, tuple)):
@@ -69,7 +71,7 @@ def _remembered(
 
 
 def _unkey(value: Any) -> Any:
-    """Arguments of the same kind, as `key` made them."""
+    """Create arguments without data from `key`."""
     if isinstance(value, Described):
         return value
     if isinstance(value, tuple) and value and value[0] == "sequence":
@@ -83,23 +85,23 @@ def _results(meaning: Meaning, args: Any, kwargs: dict[str, Any]) -> Results | N
     with _no_data():
         try:
             found = meaning(*map(without_data, args), **without_data(kwargs))
-        except Exception:  # whatever a meaning raises for wrong arguments or for missing values
+        except Exception:  # whatever a meaning raises for invalid arguments or for missing values
             return None
     single = isinstance(found, Tensor) or not isinstance(found, (tuple, list))
     return tuple(_described(one) for one in ((found,) if single else found))
 
 
 def explain(meaning: Meaning, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raises what the meaning has to say of arguments that gave no results."""
+    """Raise the meaning's error for arguments without results."""
     with _no_data():
         meaning(*map(without_data, args), **without_data(dict(kwargs)))
 
 
 @contextmanager
 def _no_data() -> Iterator[None]:
-    before, _LOG.disabled = _LOG.disabled, True  # it writes a page for each wrong argument
+    before, _LOG.disabled = _LOG.disabled, True  # it logs a page for each invalid argument
     try:
-        # the modes that are at work would see these tensors, and take them for real ones
+        # active modes would see these tensors, and mistake them for real ones
         with _disable_current_modes(), torch.no_grad(), FakeTensorMode():
             yield
     finally:
@@ -110,7 +112,7 @@ _LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
 
 def without_data(value: Any) -> Any:
-    """A value without data, within a FakeTensorMode; generators are left out."""
+    """Return a value without data, within a FakeTensorMode; generators are removed."""
     if isinstance(value, dict):
         return {name: without_data(one) for name, one in value.items()}
     if isinstance(value, Described):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of the published headers, callable: their argument order, their out-parameters.
+"""The functions of the published headers as Python calls, with their order of parameters.
 
     diopi.call("diopiSoftmax", out, input, 1)
 
-The context is left out. A parameter that the callee allocates (`diopiTensorHandle_t*`) is a list
-that receives the results; one that is a pointer to a number likewise.
+The context is omitted. A parameter that the callee allocates (`diopiTensorHandle_t*`), or that is a
+pointer to a number, is a list that receives the results.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from diopi.catalogue import Function, Parameter
 
 Kernel = Callable[..., Any]
 
-# The memory formats and roundings, by the number that the headers give them.
+# The memory formats and rounding modes, by their numbers in the headers.
 MEMORY_FORMATS = (
     torch.contiguous_format,
     torch.contiguous_format,
@@ -35,9 +35,9 @@ ROUND_MODES = (None, "trunc", "floor")
 
 
 def call(name: str, *args: Any, kernel: Kernel | None = None, **kwargs: Any) -> Any:
-    """Run a function by its published name, by a kernel of its op or else by its meaning.
+    """Run a function by its published name, with a kernel of its op, or else with its meaning.
 
-    Returns what it wrote: one tensor, a tuple, or None.
+    Return what it wrote: one tensor, a tuple, or None.
     """
     declared = op.by_legacy(name)
     function = catalogue.functions()[name]
@@ -51,11 +51,11 @@ def call(name: str, *args: Any, kernel: Kernel | None = None, **kwargs: Any) -> 
 
 @cache
 def signature(name: str) -> inspect.Signature:
-    """The parameters in the order of the header, without the context."""
+    """Return the parameters in the order of the header, without the context."""
     try:
         function = catalogue.functions()[name]
     except KeyError:
-        op.by_legacy(name)  # raises, with a hint
+        op.by_legacy(name)  # raises with a hint
         raise UnknownOpError(f"no function {name!r}") from None
     return inspect.Signature(
         [
@@ -66,7 +66,7 @@ def signature(name: str) -> inspect.Signature:
 
 
 def arguments(function: Function, parameters: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of the op, from the parameters of the function."""
+    """Convert the parameters of a function to the arguments of the op."""
     renames = dict(function.renames)
     known = {p.name: p for p in function.parameters}
     found = {}
@@ -83,12 +83,12 @@ def arguments(function: Function, parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def python_name(parameter: Parameter) -> str:
-    """What `call` knows a parameter as: some names of C are words of Python."""
+    """Return the Python name of a parameter: some names in C are keywords of Python."""
     return {"from": "low", "to": "high", "in": "input"}.get(parameter.name, parameter.name)
 
 
 def _convert(parameter: Parameter, value: Any) -> Any:
-    """A number of a C enumeration as what it stands for; everything else as it is."""
+    """Convert a number of a C enumeration to its meaning; return any other value unchanged."""
     if parameter.c_type == "diopiRoundMode_t" and isinstance(value, int):
         return ROUND_MODES[value]
     if parameter.c_type == "diopiMemoryFormat_t" and isinstance(value, int):
@@ -124,7 +124,7 @@ def _is_list(parameter: Parameter) -> bool:
     return parameter.c_type in ("diopiTensorHandle_t*", "diopiConstTensorHandle_t*")
 
 
-# --- arguments that the headers leave to the callee ------------------------------------------
+# --- arguments that the headers leave to the callee -------------------------------------------
 
 
 def _input(parameters: dict[str, Any]) -> Tensor:
@@ -172,11 +172,11 @@ DERIVED: dict[str, Callable[[Function, dict[str, Any]], Any]] = {
 }
 
 
-# --- results into the parameters that wait for them ------------------------------------------
+# --- results into the parameters that receive them --------------------------------------------
 
 
 def targets(function: Function) -> list[Parameter]:
-    """The parameters that receive the op's results, in their order."""
+    """Return the parameters that receive the op's results, in their order."""
     renames = dict(function.renames)
     written = {renames.get(a.name, a.name) for a in op.get(function.op).written}
     return [p for p in function.parameters if p.direction != "in" and p.name not in written]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observe the C functions and the adaptor's casts of one process, for the conformance suite.
+"""Observation of the C functions and the adaptor's casts in one process, for the conformance suite.
 
-Calls of backward run in autograd's own threads, so the observer belongs to the process, not to a
+Backward calls run in autograd's own threads, so the observer belongs to the process, not to a
 thread or a context.
 """
 
@@ -18,20 +18,20 @@ from diopi.op import Op
 
 
 class Observer:
-    """What is called around each C function; the methods of this class observe nothing."""
+    """Callbacks around each C function; the methods of this base class do nothing."""
 
     def result(self, kind: Described, device: torch.device) -> torch.Tensor:
-        """The tensor that a C function writes a result to."""
+        """Allocate the tensor that a C function writes a result to."""
         return kind.empty(device)
 
     def before(self, op: Op, function: str, given: Mapping[str, Any]) -> None:
-        """A C function is about to be called with these arguments of its op."""
+        """Called before a C function is called with these arguments of its op."""
 
     def after(self, op: Op, function: str, results: Sequence[Any]) -> None:
-        """A C function returned without an error."""
+        """Called when a C function has returned without an error."""
 
     def cast(self, source: torch.dtype, target: torch.dtype) -> None:
-        """The adaptor converts an argument or a result."""
+        """Called when the adaptor converts an argument or a result."""
 
 
 _NO_OBSERVER = Observer()
@@ -39,13 +39,13 @@ _current = _NO_OBSERVER
 
 
 def current() -> Observer:
-    """The observer of this process; one that does nothing where there is none."""
+    """Return the observer of this process; one that does nothing where there is none."""
     return _current
 
 
 @contextmanager
 def observed(observer: Observer) -> Iterator[None]:
-    """Calls of this process are reported to the observer inside the block."""
+    """Report calls of this process to the observer inside the block."""
     global _current
     before, _current = _current, observer
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an op is, and the one registry of all ops: declare, find, ask for a signature."""
+"""The definition of an op, and the registry of all ops: declare, look up, get a signature."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ __all__ = [
     "signature",
 ]
 
-# How far a right result may be from the float64 one depends on what an op does.
+# The kind of an op determines how far a correct result may be from the float64 one.
 Kind = Literal[
-    "exact",  # moves or compares: every bit is determined
+    "exact",  # moves or compares elements: every bit is determined
     "elementwise",  # one rounding per element: add, mul, sqrt
     "transcendental",  # exp, sin
     "reduction",  # sum, mean, cumsum
     "contraction",  # mm, convolution
-    "composite",  # several of these in one: softmax, layer_norm
-    "index",  # results are positions: argmax, sort, nonzero
+    "composite",  # several of these in one op: softmax, layer_norm
+    "index",  # results are indices: argmax, sort, nonzero
     "random",  # judged by statistics
     "linalg",  # judged by residuals: qr, cholesky
 ]
@@ -55,15 +55,15 @@ NUMBERS = (*REALS, *COMPLEX)
 ALL = (*NUMBERS, *BOOL)
 
 
-@dataclass(frozen=True, eq=False)  # there is one of each: compared and hashed as itself
+@dataclass(frozen=True, eq=False)  # unique objects: compared and hashed by identity
 class Op:
-    """One operator of the interface: what it takes, what it means, what it is known as."""
+    """One operator of the interface: its arguments, its meaning, and its published names."""
 
     name: str
     family: str
     arguments: tuple[Argument, ...]
     returns: tuple[str, ...]
-    aten: tuple[str, ...]  # the canonical functional overload first, then all forms it serves
+    aten: tuple[str, ...]  # the canonical functional overload first, then all forms of it
     legacy: tuple[str, ...]
     kind: Kind
     dtypes: tuple[torch.dtype, ...]
@@ -75,16 +75,16 @@ class Op:
     result_names: tuple[str, ...] = ()
     dynamic: bool = False  # the shape of the result depends on values: the kernel allocates it
     schema: str = field(default="", repr=False)
-    declared: tuple[str, ...] = field(default=(), repr=False)  # `aten` as the declaration has it
+    declared: tuple[str, ...] = field(default=(), repr=False)  # `aten` as declared
 
     @property
     def written(self) -> tuple[Argument, ...]:
-        """The arguments that the op changes by its nature (optimizers, running statistics)."""
+        """The arguments that the op mutates by definition (optimizers, running statistics)."""
         return tuple(argument for argument in self.arguments if argument.written)
 
     @property
     def assumed(self) -> str:
-        """What the meaning takes for granted where the published headers do not say."""
+        """The assumptions of the meaning where the published headers leave it open."""
         return ASSUMED.get(self.name, "")
 
     @property
@@ -93,7 +93,7 @@ class Op:
         return not isinstance(self.meaning, AtenMeaning) or self.meaning.exists()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The reference result."""
+        """Compute the reference result."""
         return self.meaning(*args, **kwargs)
 
 
@@ -108,7 +108,7 @@ class AtenMeaning:
         self._theirs = dict(zip(ours, theirs.torch_names, strict=True))
         self._order = [self._theirs.get(a.name, a.name) for a in arguments]
         self._tensors = [self._theirs.get(a.name, a.name) for a in arguments if a.type == "Tensor"]
-        # defaults that the declaration gives and torch does not
+        # defaults of the declaration that torch lacks
         required = {a.name for a in theirs.arguments if a.required}
         added = [a for a in arguments if a.name in required and not a.required]
         self._defaults = {self._theirs[a.name]: a.default for a in added}
@@ -125,7 +125,7 @@ class AtenMeaning:
         given = dict(zip(self._order, args, strict=False)) | kwargs
         missing = {name: v for name, v in self._defaults.items() if name not in given}
         if any(isinstance(given.get(name), (bool, int, float, complex)) for name in self._tensors):
-            function = packet  # torch picks the Scalar overload
+            function = packet  # torch selects the Scalar overload
         return function(*args, **kwargs, **missing)
 
     def _resolve(self) -> tuple[Any, Any]:
@@ -140,7 +140,7 @@ class AtenMeaning:
 
 
 def _stored_text(overload: str) -> str | None:
-    """The schema as it is checked in, or of the installed torch while an op is new."""
+    """Return the checked-in schema, or the installed torch's while an op is new."""
     stored = catalogue.overloads().get(overload)
     return stored.schema if stored else schema.torch_schemas().get(overload)
 
@@ -168,9 +168,9 @@ def op(
 ) -> Op:
     """Declare an op by its functional ATen overloads, or by a plain function, its `meaning`.
 
-    `aten` defaults to the name, the canonical one first; `out=` and in-place forms come along.
-    A `text` replaces the schema. `written` names arguments that are changed where the schema does
-    not say so, `results` what a plain function returns.
+    `aten` defaults to the name, the canonical one first; `out=` and in-place forms are derived. A
+    `text` replaces the schema. `written` names mutated arguments where the schema does not mark
+    them, `results` the results of a plain function.
     """
     functional = (name if aten is None and meaning is None else aten or "").split()
     if meaning is not None and not functional and not text:
@@ -241,32 +241,32 @@ def _register(declared: Op) -> Op:
 
 
 def all_ops() -> dict[str, Op]:
-    """Every op by its name, in the order of declaration."""
+    """Return every op by its name, in the order of declaration."""
     _load()
     return dict(_OPS)
 
 
 def get(name: str) -> Op:
-    """The op of that name; a wrong one gets an error that says what was meant."""
+    """Return the op of that name; the error for an unknown name suggests a similar one."""
     _load()
     return _find(name, _OPS, "op")
 
 
 def by_aten(overload: str) -> Op:
-    """The op that serves an ATen overload ("aten::add.out"; the prefix may be left out)."""
+    """Return the op of an ATen overload ("aten::add.out"; the prefix is optional)."""
     _load()
     full = overload if overload.startswith("aten::") else f"aten::{overload}"
     return _OPS[_find(full.removesuffix(".default"), _BY_ATEN, "op for the overload")]
 
 
 def by_legacy(name: str) -> Op:
-    """The op of a function of the published headers ("diopiSoftmax")."""
+    """Return the op of a function of the published headers ("diopiSoftmax")."""
     _load()
     return _OPS[_find(name, catalogue.functions(), "function").op]
 
 
 def signature(declared: Op) -> inspect.Signature:
-    """What a kernel for the op has to accept."""
+    """Return the parameters that a kernel for the op must accept."""
     return inspect.Signature([_parameter(argument) for argument in declared.arguments])
 
 
@@ -297,7 +297,7 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 @cache
 def _load() -> None:
-    """Import every family: each registers its ops."""
+    """Import every family, whose modules register their ops."""
     package = importlib.import_module("diopi.ops")
     for module in sorted(module.name for module in pkgutil.iter_modules(package.__path__)):
         importlib.import_module(f"diopi.ops.{module}")

@@ -18,7 +18,7 @@ Number = bool | int | float | complex
 
 
 class Kernels(Protocol):
-    """One method for each op, named like it; docs/diopi says what it means."""
+    """One method for each op, named like it; docs/diopi describes them."""
 
     # activation
 

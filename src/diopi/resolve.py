@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each op runs on a vendor, decided once: kernel, decomposition, CPU, or not at all."""
+"""The route of each op on a vendor, decided once: kernel, decomposition, CPU, or missing."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Kernel = Callable[..., Any]
 
 Route = Literal[
     "kernel",  # the vendor's own
-    "torch",  # torch has this device: its kernels
+    "torch",  # torch supports this device: its kernels
     "decomposition",  # other ops' kernels, by torch's decomposition
-    "cpu",  # copied to the host and back, where that was asked for
+    "cpu",  # copied to the host and back, where that was requested
     "missing",
 ]
 
 
 class Kernels(Protocol):
-    """What is known of a vendor here."""
+    """The properties of a vendor that routes depend on."""
 
     @property
     def vendor(self) -> str: ...
@@ -53,16 +53,16 @@ class Resolved:
     call: Kernel
     out: Kernel
     inplace: Kernel
-    uses: tuple[str, ...] = ()  # the kernels that a decomposition runs on
-    lacks: tuple[str, ...] = ()  # the ones that would make a missing op run
-    derived: tuple[str, ...] = ("out", "inplace")  # the forms that the vendor did not give
+    uses: tuple[str, ...] = ()  # the kernels that a decomposition calls
+    lacks: tuple[str, ...] = ()  # the kernels that would make a missing op run
+    derived: tuple[str, ...] = ("out", "inplace")  # the forms that the vendor does not provide
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.call(*args, **kwargs)
 
 
 def resolve(vendor: Kernels, *, cpu_fallback: bool = False) -> dict[str, Resolved]:
-    """Every op with its route on a vendor."""
+    """Return every op with its route on a vendor."""
     return {
         name: _resolved(op, vendor, *_route(op, vendor, cpu_fallback))
         for name, op in all_ops().items()
@@ -70,7 +70,9 @@ def resolve(vendor: Kernels, *, cpu_fallback: bool = False) -> dict[str, Resolve
 
 
 def wanted(resolved: Mapping[str, Resolved]) -> list[tuple[str, int]]:
-    """The kernels to write next: each with how many missing ops it is in the way of, most first."""
+    """Return the kernels to write next, with the number of missing ops that need
+    each, most first.
+    """
     missing = [one for one in resolved.values() if one.route == "missing"]
     found = Counter(name for one in missing for name in one.lacks)
     return sorted(found.items(), key=lambda row: (-row[1], row[0]))
@@ -79,7 +81,7 @@ def wanted(resolved: Mapping[str, Resolved]) -> list[tuple[str, int]]:
 def _route(
     op: Op, vendor: Kernels, cpu_fallback: bool
 ) -> tuple[Route, Kernel, tuple[str, ...], tuple[str, ...]]:
-    """The route, what runs, the kernels that it uses and those that it lacks."""
+    """Return the route, its callable, the kernels that it uses and those that are missing."""
     if vendor.whole and op.available:
         return "torch", op.meaning, (), ()
     if op.name in vendor.kernels:
@@ -141,9 +143,9 @@ def _without(vendor: Kernels, name: str) -> _Some:
 
 
 def limited(supports: Callable[..., bool]) -> Callable[[Kernel], Kernel]:
-    """Marks what a kernel can do: where the predicate is false, the op takes its next route.
+    """Decorate a kernel with its limits: where the predicate is false, the op takes its next route.
 
-    It names those of the kernel's arguments that it looks at, in any order.
+    The parameters of the predicate are names of the kernel's arguments, in any order.
 
     @limited(lambda dim, input: dim in (-1, input.dim() - 1))
     """
@@ -156,16 +158,16 @@ def limited(supports: Callable[..., bool]) -> Callable[[Kernel], Kernel]:
 
 
 def _bound(supports: Callable[..., bool], kernel: Kernel) -> Callable[..., bool]:
-    """The predicate with the kernel's arguments, written out here: a call looks nothing up."""
+    """Compile the predicate with the kernel's parameters, so that a call binds no arguments."""
     taken, seen = (inspect.signature(f).parameters for f in (kernel, supports))
     if _shape(taken) == _shape(seen):
         return supports
     unknown = [name for name in seen if name not in taken]
     if unknown:
         raise SignatureError(
-            f"the limits of kernel {kernel.__name__} look at {', '.join(unknown)}, and it takes "
+            f"the limits of kernel {kernel.__name__} use {', '.join(unknown)}, and the kernel takes "
             f"({', '.join(taken)}).",
-            "a predicate names the arguments that it looks at as the kernel does.",
+            "the parameters of the predicate must be arguments of the kernel.",
         )
     given = [n if p.kind is not p.KEYWORD_ONLY else f"{n}={n}" for n, p in seen.items()]
     source = f"lambda {_written(taken.values())}: _supports({', '.join(given)})"
@@ -180,7 +182,7 @@ def _shape(parameters: Mapping[str, inspect.Parameter]) -> list[tuple[Any, ...]]
 
 
 def _written(parameters: Iterable[inspect.Parameter]) -> str:
-    """As source, where each default has the name of what it is the default of."""
+    """Format parameters as source code, with a variable for each default."""
     words: list[str] = []
     for one in parameters:
         if one.kind is one.KEYWORD_ONLY and "*" not in words:
@@ -209,8 +211,8 @@ def _refusing(kernel: Kernel, otherwise: Kernel) -> Kernel:
 
 def _decomposed(op: Op, vendor: Kernels) -> Kernel:
     def call(*args: Any, **kwargs: Any) -> Any:
-        if op.name in _RUNNING.names:  # the device's own work below came back here (zeros_like)
-            raise NoKernelError(f"{vendor.vendor}: the decomposition of {op.name} needs itself.")
+        if op.name in _RUNNING.names:  # the device's own operator called it again (zeros_like)
+            raise NoKernelError(f"{vendor.vendor}: the decomposition of {op.name} is recursive.")
         _RUNNING.names.add(op.name)
         try:
             with torch.no_grad(), decomposition.OnKernels(op.name, vendor.vendor, vendor.kernels):
@@ -222,7 +224,7 @@ def _decomposed(op: Op, vendor: Kernels) -> Kernel:
 
 
 class _Running(threading.local):
-    """The ops whose decompositions this thread is in."""
+    """The ops whose decompositions this thread is running."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -232,7 +234,9 @@ _RUNNING = _Running()
 
 
 def _on_cpu(op: Op) -> Kernel:
-    """The meaning, on the host: arguments go there, results and what was written come back."""
+    """Run the meaning on the host: copy arguments there, copy results and written
+    arguments back.
+    """
     written = {argument.name for argument in op.written}
     names = [argument.name for argument in op.arguments]
 
@@ -261,7 +265,7 @@ def _moved(value: Any, device: torch.device | str) -> Any:
 
 
 def device_of(args: Any, kwargs: Mapping[str, Any]) -> torch.device:
-    """The device of the first tensor; the CPU when there is none."""
+    """Return the device of the first tensor; the CPU when there is none."""
     for value in (*args, *kwargs.values()):
         for item in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(item, Tensor):
@@ -277,23 +281,23 @@ def _missing(op: Op, vendor: str, found: decomposition.Carried) -> Kernel:
     def call(*args: Any, **kwargs: Any) -> Any:
         raise NoKernelError(
             f"{vendor} has no kernel for {op.name} ({', '.join(op.legacy) or op.aten[0]}), and "
-            f"nothing else carries it.",
+            f"no decomposition.",
             f"{how}; or resolve with cpu_fallback=True to run it on the host.",
         )
 
     return call
 
 
-# What torch refuses of `out=`: memory that these ops read, and another type than the result's.
+# torch refuses for `out=`: memory that these ops read, and another type than the result's.
 READ_WHILE_WRITTEN = frozenset("cat gather take index_select masked_select kthvalue".split())
 SAME_TYPE = frozenset("complex gather take index_select masked_select aminmax".split())
 
 
 def out_form(op: Op, call: Kernel, into: Kernel | None = None) -> Kernel:
-    """The `out=` form: resized where it must be, never cast down.
+    """Create the `out=` form: resizes where necessary, never casts down.
 
-    A kernel with `into` writes to the given tensors where they fit, as under torch_dipu; else the
-    functional form's results are copied.
+    A kernel with `into` writes to the targets where they fit, as under torch_dipu; else the results
+    of the functional form are copied.
     """
     names = op.result_names
     reads, same = op.name in READ_WHILE_WRITTEN, op.name in SAME_TYPE
@@ -318,7 +322,7 @@ def out_form(op: Op, call: Kernel, into: Kernel | None = None) -> Kernel:
                 raise KernelError(
                     f"{op.name}: {name} shares memory with an argument, or its elements with one "
                     "another.",
-                    "give it a tensor of its own.",
+                    "pass a tensor with its own memory.",
                 )
             target.copy_(result)
         return targets[0] if len(targets) == 1 else tuple(targets)
@@ -331,7 +335,7 @@ def _sizes(tensor: Tensor) -> Iterator[tuple[int, int]]:
 
 
 def _overlap(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors without gaps have elements in common."""
+    """Whether two contiguous tensors have elements in common."""
     if first.untyped_storage().data_ptr() != second.untyped_storage().data_ptr():
         return False
     dense = torch.ops.aten.is_non_overlapping_and_dense.default
@@ -358,7 +362,7 @@ def _wrote(
     *,
     resize: bool = True,
 ) -> bool:
-    """Let a kernel write to the given tensors; False where they do not fit, or it refuses."""
+    """Let a kernel write to the targets; return False where they do not fit, or it refuses."""
     expected = inference.results(op.meaning, tuple(args), kwargs)
     if expected is None or len(expected) != len(targets):
         return False
@@ -383,7 +387,7 @@ def _wrote(
 
 
 def _shares(target: Tensor, given: Tensor, same: bool) -> bool:
-    """Whether an argument lies on a target's memory; `same` allows the target itself."""
+    """Whether an argument shares a target's memory; `same` allows the target itself."""
     if target.untyped_storage().data_ptr() != given.untyped_storage().data_ptr():
         return False
     itself = (
@@ -396,7 +400,9 @@ def _shares(target: Tensor, given: Tensor, same: bool) -> bool:
 
 
 def _inplace(op: Op, call: Kernel, into: Kernel | None = None) -> Kernel:
-    """The in-place form, on the first argument; a kernel with `into` writes to the argument."""
+    """Create the in-place form, on the first argument; a kernel with `into` writes to
+    the argument.
+    """
 
     def inplace(target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if into and _wrote(op, into, [target], (target, *args), kwargs, resize=False):
@@ -418,7 +424,7 @@ def _listed(result: Any) -> list[Any]:
 
 
 def checked(found: Resolved) -> Resolved:
-    """The same, and each call's results are compared with what the op returns: type and shape."""
+    """Wrap a resolved op: check type and shape of each call's results."""
     call = _checked(found)
     return replace(found, call=call, out=out_form(found.op, call), inplace=_inplace(found.op, call))
 
@@ -429,7 +435,7 @@ def _checked(found: Resolved) -> Kernel:
     def call(*args: Any, **kwargs: Any) -> Any:
         expected = inference.results(op.meaning, args, kwargs)
         result = found.call(*args, **kwargs)
-        if expected is None:  # only the values can tell
+        if expected is None:  # depends on values
             return result
         parts = _listed(result)
         if len(parts) != len(expected):
@@ -456,5 +462,5 @@ def _compare(found: Resolved, name: str, part: Any, kind: Any) -> None:
     raise KernelError(
         f"{found.vendor}'s kernel {found.op.name} returned {returned} as {name!r}; the op returns "
         f"{kind.dtype} {tuple(kind.shape)} for these arguments.",
-        "a kernel that has fewer types says so in convert_config.yaml, and gets them converted.",
+        "declare the types that the kernel lacks in convert_config.yaml, which converts them.",
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's schemas, read as text: what an op takes, writes and returns."""
+"""Torch's schemas, parsed from text: arguments, mutated arguments and results of an op."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import torch
 
 from deeplink.errors import OpDeclarationError
 
-# Where a tensor lives is the caller's business, not the kernel's.
+# The placement of a tensor is decided by the caller, not by the kernel.
 PLACEMENT = frozenset({"layout", "device", "pin_memory", "non_blocking"})
 
-# `self` cannot name an argument of a method, `from` is a word of Python.
+# `self` cannot name an argument of a method, `from` is a keyword of Python.
 RENAMED = {"self": "input", "from": "low", "to": "high"}
 
 TYPES = {
@@ -37,7 +37,7 @@ TYPES = {
 
 
 class Missing:
-    """The type of MISSING: an argument that has no default."""
+    """The type of MISSING, which marks an argument without a default."""
 
     def __repr__(self) -> str:
         return "MISSING"
@@ -48,12 +48,12 @@ MISSING = Missing()
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of an op: its type without the question mark, and how it is used."""
+    """One argument of an op: its type without the question mark, and its properties."""
 
     name: str
     type: str
     optional: bool = False  # None is allowed
-    written: bool = False  # the op changes it
+    written: bool = False  # mutated by the op
     default: Any = MISSING
     kwarg_only: bool = False
 
@@ -64,13 +64,13 @@ class Argument:
 
 @dataclass(frozen=True)
 class Schema:
-    """A schema's text, taken apart."""
+    """A parsed schema."""
 
     name: str  # "add.Tensor", "rotary_embedding"
     arguments: tuple[Argument, ...]
     returns: tuple[str, ...]
     result_names: tuple[str, ...]
-    torch_names: tuple[str, ...]  # of the arguments, before they were renamed
+    torch_names: tuple[str, ...]  # names of the arguments before renaming
 
 
 _SCHEMA = re.compile(r"(?:aten::)?(?P<name>[\w.]+)\((?P<arguments>.*)\) -> (?P<returns>.+)")
@@ -82,7 +82,7 @@ _LITERALS: dict[str, Any] = {"None": None, "True": True, "False": False, "Mean":
 
 @cache
 def read(text: str) -> Schema:
-    """The arguments and results of a schema; placement arguments are left out."""
+    """Parse the arguments and results of a schema; placement arguments are omitted."""
     match = _SCHEMA.fullmatch(text.strip())
     if match is None:
         raise OpDeclarationError(f"not a schema: {text!r}", "name(Tensor x, int dim=-1) -> Tensor")
@@ -129,7 +129,7 @@ def _type(text: str) -> tuple[str, bool, bool]:
 _PLACEMENT_TYPES = {"Layout", "Device", "Dimname", "Storage", "Stream", "QScheme"}
 
 
-# Torch writes the default of a dtype as the number that it has inside.
+# Torch writes the default of a dtype as its internal number.
 _DTYPES = {"4": torch.int64, "long": torch.int64, "6": torch.float32, "float": torch.float32}
 
 
@@ -149,7 +149,7 @@ def _literal(text: str, typed: str) -> Any:
 
 
 def _split(text: str) -> list[str]:
-    """Split at the commas that stand outside of every bracket."""
+    """Split at commas outside of brackets."""
     parts, depth, current = [], 0, ""
     for mark in text:
         depth += (mark in "([") - (mark in ")]")
@@ -167,7 +167,7 @@ def _result_name(index: int, count: int) -> str:
 
 @cache
 def torch_schemas() -> dict[str, str]:
-    """Every ATen overload of the installed torch ("add.Tensor"), with its schema as text."""
+    """Return every ATen overload of the installed torch ("add.Tensor") with its schema as text."""
     found = {}
     for schema in torch._C._jit_get_all_schemas():
         if schema.name.startswith("aten::"):
@@ -185,7 +185,9 @@ def _by_base() -> dict[str, list[str]]:
 
 
 def derived(functional: str) -> dict[str, str]:
-    """The `out=` and in-place forms of a functional overload: {overload: "out" or "inplace"}."""
+    """Return the `out=` and in-place forms of a functional overload: {overload: "out" or
+    "inplace"}.
+    """
     base = functional.partition(".")[0].removesuffix("_functional")  # normal_functional, normal_
     arguments = _plain(read(torch_schemas()[functional]).arguments)
     found = {}
@@ -214,7 +216,7 @@ def _plain(arguments: Iterable[Argument]) -> list[tuple[str, str, bool]]:
 def of_function(
     name: str, function: Callable[..., Any], written: Iterable[str], results: str
 ) -> str:
-    """The schema of a plain function, from its annotations; `results` names what it returns."""
+    """Return the schema of a plain function, from its annotations; `results` names its results."""
     letters = dict(zip(written, string.ascii_lowercase, strict=False))
     parts, starred = [], False
     for parameter in inspect.signature(function).parameters.values():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names that a shared library exports, read from its file: those that nobody would ask for."""
+"""The names that a shared library exports, to find misspelt functions of the interface."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from pathlib import Path
 
 PREFIX = "diopi"
 RUNTIME = Path(__file__).with_name("include") / "diopi_runtime.h"
-MOST = 5  # names in one message
+MOST = 5  # maximum number of names in one message
 
 DYNSYM = 11  # the type of the section of dynamic symbols
 FUNCTION = 2  # the type of a symbol
-# of a 64-bit ELF file, by its byte order: header, section header, symbol
+# formats of a 64-bit ELF file, by byte order: header, section header, symbol
 HEADER, SECTION, SYMBOL = "16xHHIQQQIHHHHHH", "IIQQQQIIQQ", "IBBHQQ"
 
 
 def strangers(path: Path, known: Collection[str]) -> dict[str, str]:
-    """The functions named like the interface's that are none of it, each with what was meant."""
+    """Return exported functions that resemble the interface's but are unknown, with the nearest
+    name.
+    """
     names = sorted(name for name in exported(path) if name.startswith(PREFIX))
     unknown = [name for name in names if name not in known and name not in runtime()]
     found = {name: _near(name, known) for name in unknown}
@@ -34,7 +36,7 @@ def strangers(path: Path, known: Collection[str]) -> dict[str, str]:
 
 
 def told(unknown: dict[str, str]) -> str:
-    """The unknown names in a sentence, with what was meant."""
+    """Format unknown names for a message, with the nearest names."""
     rows = [f"{n} (did you mean {near}?)" if near else n for n, near in unknown.items()]
     rest = f" and {len(rows) - MOST} more" if len(rows) > MOST else ""
     return f"{', '.join(rows[:MOST])}{rest}"
@@ -47,26 +49,26 @@ def _near(name: str, known: Collection[str]) -> str:
 
 
 def _stem(name: str) -> str:
-    """What tells the names apart: all of them begin alike."""
+    """Return the distinguishing part of a name: all names share a prefix."""
     return name.removeprefix(PREFIX).replace("_", "").lower()
 
 
 @cache
 def runtime() -> frozenset[str]:
-    """The functions of diopi_runtime.h, which every library has."""
+    """Return the functions of diopi_runtime.h, which every library has."""
     return frozenset(re.findall(r"\b(diopi\w+)\s*\(", RUNTIME.read_text("utf-8")))
 
 
 @cache
 def exported(path: Path) -> tuple[str, ...]:
-    """The functions that a 64-bit ELF file defines for others; none of a file of another kind."""
+    """Return the functions that a 64-bit ELF file exports; empty for another kind of file."""
     data = path.read_bytes()
     if data[:5] != b"\x7fELF\x02":
         return ()
     order = "<" if data[5] == 1 else ">"
     try:
         return tuple(_functions(data, order))
-    except (struct.error, IndexError):  # a file that is cut off; the loader has its own words
+    except (struct.error, IndexError):  # an incomplete file; the loader raises its own error
         return ()
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written from the registry: C header, Protocol, reference pages, tables."""
+"""Generators of files from the op registry: C header, Protocol, reference pages, tables."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m diopi.codegen`: write the generated files; `--check` only says what is stale."""
+"""`python -m diopi.codegen`: write the generated files; `--check` only reports stale files."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files are written from the registry, and which of them are out of date."""
+"""The list of generated files, and which of them are out of date."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGES = catalogue.FOLDER.parents[1] / "docs" / "diopi"
 
 
 def wanted() -> dict[Path, str]:
-    """Every generated file with the text that it should have."""
+    """Return every generated file with its expected text."""
     found = {HEADER: header.render(), SHAPES: shapes.render(), PROTOCOL: protocol.render()}
     if PAGES.parent.is_dir():  # an installed package has no docs
         found |= {PAGES / name: text for name, text in pages.render().items()}
@@ -23,19 +23,21 @@ def wanted() -> dict[Path, str]:
 
 
 def stale() -> list[Path]:
-    """The files that differ from what the registry says, and those that it no longer names."""
+    """Return the files that differ from the registry, and those that it does not generate."""
     texts = wanted()
     differing = [path for path, text in texts.items() if _text(path) != text]
     return differing + [path for path in PAGES.glob("*.md") if _is_left_over(path, texts)]
 
 
 def _is_left_over(path: Path, texts: dict[Path, str]) -> bool:
-    """A page of a family that is gone; pages written by hand may stand beside ours."""
+    """Whether a generated page belongs to no family; hand-written pages in the folder
+    are ignored.
+    """
     return path not in texts and (_text(path) or "").startswith(pages.NOTE)
 
 
 def write() -> list[Path]:
-    """Bring every file up to date; those that changed."""
+    """Bring every file up to date; return those that changed."""
     texts, changed = wanted(), stale()
     for path in changed:
         if path in texts:

@@ -29,7 +29,7 @@ C_TYPES = {
     "Generator": ("diopiGeneratorHandle_t", "diopiGeneratorHandle_t"),
     "int[]": ("diopiSize_t", "const diopiSize_t*"),
 }
-# Lists come as a pointer and a length.
+# Lists are passed as a pointer and a length.
 ELEMENTS = {
     "Tensor[]": "const diopiConstTensorHandle_t*",
     "Tensor?[]": "const diopiConstTensorHandle_t*",
@@ -132,7 +132,7 @@ def by_family(ops: Iterable[Op]) -> dict[str, list[Op]]:
 
 
 def symbol(op: Op) -> str:
-    """The name of the op's own C function."""
+    """Return the name of the op's own C function."""
     return PREFIX + op.name
 
 
@@ -141,7 +141,7 @@ def declaration(op: Op) -> str:
 
 
 def published(function: Function) -> str:
-    """A function of the published headers, in their order of parameters."""
+    """Declare a function of the published headers, in their order of parameters."""
     found = [_published(parameter) for parameter in function.parameters]
     return _declare(function.name, [CONTEXT, *found])
 
@@ -151,12 +151,12 @@ def _published(parameter: Parameter) -> CParameter:
     if parameter.direction == "alloc" and parameter.c_type == "bool*":
         c_type = "bool*"
     if not parameter.c_type.endswith("*"):
-        c_type = parameter.c_type.removeprefix("const ")  # says nothing about a value
+        c_type = parameter.c_type.removeprefix("const ")  # no effect on a value
     return CParameter(_c_name(parameter.name), c_type, parameter.optional)
 
 
 def parameters(op: Op) -> list[CParameter]:
-    """The context, the results, the arguments."""
+    """Return the parameters: the context, the results, the arguments."""
     found = [CONTEXT]
     names = {argument.name for argument in op.arguments}
     for name, kind in zip(op.result_names, op.returns, strict=True):
@@ -192,7 +192,7 @@ def _c_name(name: str) -> str:
 
 
 def _declare(name: str, found: Iterable[CParameter]) -> str:
-    """A declaration, broken between parameters."""
+    """Format a declaration, with line breaks between parameters."""
     lines = [f"DIOPI_OP diopiError_t {name}("]
     *front, last = map(str, found)
     for text in (*(f"{parameter}," for parameter in front), f"{last});"):

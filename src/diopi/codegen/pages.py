@@ -32,7 +32,7 @@ print(diopi.call("diopiRelu", out, x).tolist())  # [[0.0, 2.0]]
 - A *meaning* is a plain torch function: it is what an op does, and in float64 the reference.
 - `input` is what torch calls `self`. A number may stand where a tensor is expected.
 - A *written* argument is changed by the op itself; other in-place and `out=` forms are derived.
-- *kind* says how far a right result may be from the reference: `exact` not at all, `index` up to
+- *kind* defines how far a right result may be from the reference: `exact` not at all, `index` up to
   the order of equal elements, `random` by statistics, `linalg` by residuals, the rest by rounding.
 
 To add an op: one row in `src/diopi/ops/<family>.py`, then `python -m diopi.codegen --schemas` and
@@ -40,7 +40,7 @@ To add an op: one row in `src/diopi/ops/<family>.py`, then `python -m diopi.code
 
 
 def render() -> dict[str, str]:
-    """The pages by file name."""
+    """Render the pages by file name."""
     families = by_family(all_ops().values())
     found = {f"{family}.md": page(family, ops) for family, ops in families.items()}
     return {"README.md": index(families), **found, "ops.csv": table()}
@@ -68,9 +68,9 @@ def index(families: dict[str, list[Op]]) -> str:
     guessed = [f"[{op.name}]({op.family}.md#{op.name})" for op in ops if op.assumed]
     lines += [
         "",
-        f"Of {len(guessed)} ops the published headers do not say all that a kernel has to ",
+        f"Of {len(guessed)} ops the published headers do not define all that a kernel has to ",
     ]
-    lines[-1] += f"know; each page says what is assumed: {', '.join(guessed)}."
+    lines[-1] += f"know; each page states the assumptions: {', '.join(guessed)}."
     return "\n".join(lines) + "\n"
 
 
@@ -137,7 +137,7 @@ def short(dtype: torch.dtype) -> str:
 
 
 def table() -> str:
-    """One row for each op: what a coverage matrix has as its rows."""
+    """Render one row for each op: the rows of a coverage matrix."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["op", "family", "kind", "dtypes", "gradient", "aten", "published", "samples"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""protocol.py: what a vendor's kernels look like to a type checker."""
+"""protocol.py: the type of a vendor's kernels for a type checker."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Number = bool | int | float | complex
 
 
 class Kernels(Protocol):
-    """One method for each op, named like it; docs/diopi says what it means."""
+    """One method for each op, named like it; docs/diopi describes them."""
 '''
 
 
@@ -58,7 +58,7 @@ def render() -> str:
 
 
 def method(op: Op) -> str:
-    """A method as the formatter would write it."""
+    """Format the method of an op as the formatter would."""
     arguments = ["self"]
     for argument in op.arguments:
         if argument.kwarg_only and "*" not in arguments:

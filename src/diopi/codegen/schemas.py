@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""schemas.csv: the ATen overloads that the ops serve, as the torch of the day declares them."""
+"""schemas.csv: the ATen overloads of the ops, as the installed torch declares them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from diopi.op import all_ops
 
 
 def render() -> str:
-    """One row for each overload: its own name, of which functional overload it is which form."""
+    """Render one row for each overload: its name, its functional overload and its form."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["name", "of", "form", "schema"])
@@ -29,5 +29,5 @@ def render() -> str:
 
 
 def _functional() -> set[str]:
-    """Every overload that a declaration names, without the forms that follow from it."""
+    """Return every overload that a declaration names, without the derived forms."""
     return {overload for op in all_ops().values() for overload in op.declared}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""diopi_shapes.h: how the functions of diopi.h take their parameters, each way once.
+"""diopi_shapes.h: the distinct parameter lists of the functions of diopi.h.
 
-A caller without Python needs a typed call for each: what is passed by value differs between them.
+A caller without Python needs a typed call for each, because by-value parameters differ.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOP = """\
 
 
 def shape(function: Function) -> str:
-    """The letters of a function's parameters, the context first."""
+    """Encode the parameters of a function as letters, the context first."""
     return "P" + "".join(LETTERS.get(cfunction.bare(p), "P") for p in function.parameters)
 
 

@@ -39,30 +39,30 @@ from diopi.conformance.workers.pool import Pool
 from diopi.conformance.workers.worker import run_one
 from diopi.op import Op, all_ops
 
-WHOLE = "full"  # the tier in which every gap has a case that shows it
-EVERY = 10.0  # seconds between two lines of progress where there is no terminal
+WHOLE = "full"  # the tier in which every gap has a matching case
+EVERY = 10.0  # seconds between two progress lines without a terminal
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be run, and where the results go."""
+    """The cases to run, and the folder of the results."""
 
     vendor: str
     tier: str = "quick"
-    ops: tuple[str, ...] = ()  # names or patterns; none: all
+    ops: tuple[str, ...] = ()  # names or patterns; empty: all
     dtypes: tuple[str, ...] = ()
     jobs: int = 2
     limit: float = 60.0
     folder: Path = Path("conformance_results")
     resume: bool = False
-    gaps: Path | None = None  # instead of the vendor's own
+    gaps: Path | None = None  # replaces the vendor's own
     config: DeviceConfig = DeviceConfig()  # noqa: RUF009 - frozen
-    baselines: Path | None = None  # None: computed anew
-    verbose: bool = False  # a line for every op that is finished
+    baselines: Path | None = None  # None: computed in this run
+    verbose: bool = False  # print a line for every finished op
 
 
 def run(request: Request, out: Console) -> Summary:
-    """Runs the suite and writes its reports."""
+    """Run the suite and write its reports."""
     before = report.origin_in(request.folder) if request.resume else None
     watch = Watch(before)
     if request.baselines is not None:
@@ -81,7 +81,8 @@ def run(request: Request, out: Console) -> Summary:
         )
         if request.config.wants(group.op, group.dtype) and not rules.left_out(group.op, group.dtype)
     ]
-    groups.sort(key=lambda group: group.seed)  # dear and cheap ones mixed: the time left is steady
+    # expensive and cheap ones mixed, so that the estimated time is stable
+    groups.sort(key=lambda group: group.seed)
     done = _by_group(result.case for result in earlier)
     found, part = list(earlier), ""
     with (
@@ -97,7 +98,7 @@ def run(request: Request, out: Console) -> Summary:
                 tell(result)
                 lines.add(result)
             lines.finish()
-        except KeyboardInterrupt:  # what was found until then is worth a report
+        except KeyboardInterrupt:  # partial results are worth a report
             part = f"group {pool.groups_done} of {len(groups)}"
     if alone := sum(store.NO_BASELINE in result.reason for result in found):
         out.print(f"{alone} cases had no baseline of the same arguments: computed here.")
@@ -110,7 +111,7 @@ def run(request: Request, out: Console) -> Summary:
     if lacking := [result for result in found if result.reason.startswith(NOT_IMPLEMENTED)]:
         names = {result.op for result in lacking}
         out.print(
-            f"{len(lacking)} cases of {len(names)} ops, as the vendor says, are not implemented."
+            f"{len(lacking)} cases of {len(names)} ops are not implemented, as the vendor reports."
         )
     if len(ops) < len(select(request.ops)):
         out.print(f"{request.vendor} runs {len(ops)} of {len(select(request.ops))} ops.")
@@ -165,7 +166,7 @@ class Lines:
 
 
 def check_dtypes(names: Sequence[str]) -> None:
-    """Raise for a name that is no dtype of any operator; the message has those that are."""
+    """Raise DeeplinkError for a name that is no dtype of any operator, with the allowed names."""
     known = sorted({name_of(dtype) for op in all_ops().values() for dtype in op.dtypes})
     for name in names:
         if name not in known:
@@ -175,7 +176,7 @@ def check_dtypes(names: Sequence[str]) -> None:
 
 
 def generate(request: Request, folder: Path, out: Console) -> int:
-    """Makes the baselines of a tier, or those that an interrupted run left; how many there are."""
+    """Create the baselines of a tier, or continue an interrupted run; return their number."""
     groups = list(plan.groups(plan.tier_of(request.tier), select(request.ops), request.dtypes))
     groups.sort(key=lambda group: group.seed)
     with (
@@ -197,7 +198,7 @@ def generate(request: Request, folder: Path, out: Console) -> int:
 def conclude(
     request: Request, subject: Subject, found: Sequence[Result], origin: Origin, out: Console
 ) -> Summary:
-    """The reports of a run."""
+    """Write the reports of a run."""
     gaps = known_gaps.read(request.gaps or subject.gaps)
     known = {*all_ops(), *guests.names()}
     whole = not request.ops and not request.dtypes and request.tier == WHOLE
@@ -206,7 +207,7 @@ def conclude(
         complaints.append(f"interrupted at {origin.part}; --resume goes on.")
     if all(result.status == "skipped" for result in found):
         reason = next((result.reason for result in found), "no op has cases here")
-        complaints.append(f"nothing was run: {reason}")
+        complaints.append(f"no case was run: {reason}")
     summary = results.summarise(found, gaps, request.vendor, request.tier, complaints, origin)
     folder = request.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -220,7 +221,7 @@ def conclude(
 
 
 def select(names: Sequence[str]) -> list[Op]:
-    """The interface's ops of some names or patterns; an old name of a function counts too."""
+    """Select ops by names or patterns; an old name of a function counts too."""
     if not names:
         return list(all_ops().values())
     found = {
@@ -247,7 +248,7 @@ def _progress(pool: Pool, total: int, out: Console) -> Iterator[Teller]:
 
 
 class Teller:
-    """Says how far a run is: a bar on a terminal, a line now and then elsewhere."""
+    """Reports the progress of a run: a bar on a terminal, else a line at intervals."""
 
     def __init__(self, pool: Pool, total: int, out: Console, bar: Progress) -> None:
         self._pool, self._total, self._out, self._bar = pool, total, out, bar
@@ -273,7 +274,7 @@ class Teller:
 
 
 def one(text: str, vendor: str, out: Console) -> Result:
-    """One case, in this process."""
+    """Run one case in this process."""
     result = run_one(parse(text), open_subject(vendor))
     grade = f", grade {result.grade}" if result.grade else ""
     out.print(f"{result.case}: {result.status}{grade} {result.reason}", soft_wrap=True)
@@ -302,7 +303,7 @@ def conformance(
     listed: bool,
     json: str,
 ) -> int:
-    """The work of `deeplink conformance`; 0 when every case passed or is a known gap."""
+    """Run `deeplink conformance`; return 0 when every case passed or is a known gap."""
     out = console(stderr=json == STDOUT)
     if tier not in plan.TIERS:
         near = difflib.get_close_matches(tier, plan.TIERS, n=1)
@@ -342,7 +343,7 @@ def _list(ops: Sequence[str], json: str, out: Console) -> None:
 
 
 def _publish(vendor: str, gaps: Path | None, folder: Path, to: Path, out: Console) -> int:
-    """Of a vendor that cannot be opened here, a run elsewhere can still be published."""
+    """Publish a run of another machine; the vendor need not be available on this one."""
     found = vendors.find(vendor)
     record = found.vendor if found else None
     known = known_gaps.read(gaps or (record.gaps_file() if record else None))
@@ -352,6 +353,6 @@ def _publish(vendor: str, gaps: Path | None, folder: Path, to: Path, out: Consol
 
 
 def main(line: Sequence[str] | None = None) -> int:
-    """`python -m diopi.conformance`: the same as `deeplink conformance`."""
+    """Run `python -m diopi.conformance`, the equivalent of `deeplink conformance`."""
     words = sys.argv[1:] if line is None else list(line)
     return cli.status(["conformance", *words])

@@ -26,7 +26,9 @@ def conformance(
     gaps: Path | None = None,
     limit: float = 60.0,
 ) -> Callable[[str], None]:
-    """A test, parametrized by op: it fails with the lines that reproduce what is wrong."""
+    """Create a test, parametrized by op, that fails with the commands that reproduce
+    the failures.
+    """
     import pytest
 
     names = [op.name for op in select(ops)]
@@ -47,7 +49,7 @@ def conformance(
 def failures(
     vendor: str, op: str, tier: str, gaps: Path | None = None, limit: float = 60.0
 ) -> list[Result] | None:
-    """The wrong results of one op that no gap explains; None when it has no cases."""
+    """Return the wrong results of an op that no gap explains; None when it has no cases."""
     subject = open_subject(vendor, runs=False)
     known = known_gaps.read(gaps or subject.gaps)
     rules = device_rules.read(gaps or subject.gaps)

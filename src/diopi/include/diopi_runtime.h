@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an implementation of the operator interface may use: types, tensors, memory, errors.
+/* The runtime interface for implementations of the operator interface: types, tensors, memory, errors.
  *
  * C11 and C++17, no dependencies. The functions of the ops are in diopi.h.
  *
- * One unit of the library, and only one, says
+ * One translation unit of the library, and only one, contains
  *
  *     #define DIOPI_IMPLEMENTATION
  *     #include "diopi_runtime.h"
  *
- * which puts the functions below into the library, with the two that the loader asks for:
+ * which defines the functions below, with the two that the loader requires:
  * diopiAbiVersion and diopiSetRuntime. Nothing has to be linked.
  */
 #ifndef DIOPI_RUNTIME_H
@@ -22,12 +22,12 @@
 extern "C" {
 #endif
 
-/* Changes when a library built against an older header could no longer be called. */
+/* Changes when a library built against an older header can not be called. */
 #define DIOPI_ABI_VERSION 1u
 
 #define DIOPI_API __attribute__((visibility("default")))
 
-/* Opaque: ask them by the functions below. A const tensor is not to be written. */
+/* Opaque: query them by the functions below. A const tensor must not be written. */
 typedef struct diopiContext* diopiContextHandle_t;
 typedef struct diopiTensor* diopiTensorHandle_t;
 typedef const struct diopiTensor* diopiConstTensorHandle_t;
@@ -71,8 +71,8 @@ typedef enum {
 
 typedef enum {
     diopiSuccess = 0,
-    diopiErrorOccurred = 1, /* anything; diopiSetLastError says what */
-    /* not for these arguments: nothing was written, and the op takes its next route */
+    diopiErrorOccurred = 1, /* any failure; diopiSetLastError gives the reason */
+    /* arguments not supported: nothing was written, and the op takes its next route */
     diopiNoImplement = 2,
     diopiDtypeNotSupported = 3,
     diopiInvalidArgument = 4,
@@ -80,7 +80,7 @@ typedef enum {
     diopiForceFallbackToCPU = 6 /* as diopiNoImplement */
 } diopiError_t;
 
-/* A number: stype says which member holds it (int64: ival, float64: fval, complex128: cval). */
+/* A number: stype selects its member (int64: ival, float64: fval, complex128: cval). */
 typedef struct {
     diopiDtype_t stype;
     union {
@@ -124,7 +124,7 @@ diopiError_t diopiGetTensorStoragePtr(diopiConstTensorHandle_t th, void** storag
 diopiError_t diopiGetTensorStorageOffset(diopiConstTensorHandle_t th, int64_t* offset);
 diopiError_t diopiGetTensorStorageNbytes(diopiConstTensorHandle_t th, size_t* nbytes);
 
-/* Memory for the time of the call: it is freed when the function returns, except for tensors that
+/* Memory for the duration of the call: it is freed when the function returns, except for tensors that
  * are handed out as results (diopiTensorHandle_t*). A null stride means contiguous. */
 diopiError_t diopiRequireTensor(diopiContextHandle_t ctx, diopiTensorHandle_t* tensor,
                                 const diopiSize_t* size, const diopiSize_t* stride,
@@ -146,18 +146,18 @@ diopiError_t diopiGeneratorGetSeedAndOffset(diopiContextHandle_t ctx, diopiGener
 diopiError_t diopiGeneratorSetSeedAndOffset(diopiContextHandle_t ctx, diopiGeneratorHandle_t th,
                                             uint64_t seed, uint64_t offset);
 
-/* Errors: what the library says reaches the user, for the calling thread. Returns `code`. */
+/* Errors: sets the message for the user, for the calling thread. Returns `code`. */
 diopiError_t diopiSetLastError(diopiError_t code, const char* format, ...);
 DIOPI_API const char* diopiGetLastErrorString(void);
 
-/* What the library may say of itself; optional. */
+/* Information about the library; optional. */
 DIOPI_API const char* diopiGetVendorName(void);
 DIOPI_API const char* diopiGetImplVersion(void);
 
-/* What the loader gives the library, once, before the first call. */
+/* The functions that the loader passes to the library, once, before the first call. */
 typedef struct {
     uint32_t abi;
-    uint32_t size; /* of this struct, as the loader knows it */
+    uint32_t size; /* of this struct in the loader */
     diopiError_t (*require_tensor)(diopiContextHandle_t, diopiTensorHandle_t*, const diopiSize_t*,
                                    const diopiSize_t*, int32_t dtype, int32_t device);
     diopiError_t (*require_buffer)(diopiContextHandle_t, diopiTensorHandle_t*, int64_t,
@@ -178,7 +178,7 @@ DIOPI_API diopiError_t diopiSetRuntime(const diopiRuntime_t* runtime);
 
 #if defined(DIOPI_IMPLEMENTATION) || defined(DIOPI_LOADER)
 
-/* The loader fills these in; DIOPI_ABI_VERSION is about their layout, too. */
+/* Filled in by the loader; DIOPI_ABI_VERSION covers their layout, too. */
 struct diopiTensor {
     void* data;
     const int64_t* shape;

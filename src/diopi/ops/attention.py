@@ -18,7 +18,7 @@ Generator = torch.Generator
 
 
 def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor, conj: bool, interleaved: bool) -> Tensor:
-    """Turns pairs of the last dimension by an angle; neighbours are pairs when `interleaved`."""
+    """Rotate pairs of the last dimension by an angle; pairs are adjacent when `interleaved`."""
     sin = -sin if conj else sin
     first, second = (x[..., ::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)
     turned = (first * cos - second * sin, first * sin + second * cos)
@@ -27,7 +27,7 @@ def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor, conj: bool, interleave
 
 
 def rotary_embedding_v2(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, dim: int) -> None:
-    """Turns query and key in place, halves against each other; cos and sin have full size."""
+    """Rotate query and key in place, pairing the halves; cos and sin have full size."""
     for tensor in (query, key):
         heads = tensor.view(*tensor.shape[:-1], -1, dim) if tensor.shape[-1] != dim else tensor
         first, second = heads.chunk(2, -1)
@@ -49,7 +49,7 @@ def attend(
     p_dropout: float = 0.0,
     gen: Generator | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Attention over (batch, sequence, heads, size): out, log-sum-exp, max, sum, what was kept.
+    """Attention over (batch, sequence, heads, size): out, log-sum-exp, max, sum, dropout mask.
 
     The last query sees the last key when the lengths differ; fewer key heads are shared.
     """
@@ -95,7 +95,7 @@ def flash_attention(
     window_size_left: int,
     window_size_right: int,
 ) -> tuple[Tensor, Tensor]:
-    """Attention over (batch, sequence, heads, size); also the log-sum-exp of every row."""
+    """Attention over (batch, sequence, heads, size); also returns the log-sum-exp of every row."""
     return attend(
         q,
         k,
@@ -124,7 +124,7 @@ def flash_attention_backward(
     window_size_left: int,
     window_size_right: int,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients for q, k and v; `gen` has to be in the state of the forward."""
+    """Return the gradients for q, k and v; `gen` must be in the state of the forward."""
     del attention_out, softmax_lse  # a kernel may use them
     rest: Any = (
         alibi_slopes,
@@ -141,7 +141,7 @@ def flash_attention_backward(
 
 def _sequences(bounds: Tensor | list[int]) -> list[tuple[int, int]]:
     ends = bounds.tolist() if isinstance(bounds, Tensor) else list(bounds)
-    ends = ends if ends and ends[0] == 0 else [0, *ends]  # some dialects leave the zero out
+    ends = ends if ends and ends[0] == 0 else [0, *ends]  # some dialects omit the zero
     return list(itertools.pairwise(ends))
 
 
@@ -209,7 +209,7 @@ def flash_attention_var_len_backward(
     window_size_left: int,
     window_size_right: int,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients for q, k and v."""
+    """Return the gradients for q, k and v."""
     del attention_out, softmax_lse
     rest: Any = (
         cum_seq_q,
@@ -231,7 +231,7 @@ def flash_attention_var_len_backward(
 def scaled_masked_softmax(
     input: Tensor, mask: Tensor, scale: float, fixed_triu_mask: bool
 ) -> Tensor:
-    """softmax(input * scale) over the last dimension; masked scores become -10000."""
+    """Return softmax(input * scale) over the last dimension; masked scores become -10000."""
     hidden = (
         torch.ones(input.shape[-2:], dtype=torch.bool, device=input.device).triu(1)
         if fixed_triu_mask
@@ -243,8 +243,8 @@ def scaled_masked_softmax(
 def scaled_masked_softmax_backward(
     grad_output: Tensor, output: Tensor, mask: Tensor, scale: float, fixed_triu_mask: bool
 ) -> Tensor:
-    """The gradient of scaled_masked_softmax from its result."""
-    del mask, fixed_triu_mask  # what is masked has weight 0 in the output
+    """Return the gradient of scaled_masked_softmax, computed from its result."""
+    del mask, fixed_triu_mask  # masked elements have weight 0 in the output
     weighted = grad_output * output
     return (weighted - output * weighted.sum(-1, keepdim=True)) * scale
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flash attention as vendors and older headers spell it: other layouts, other saved results."""
+"""Flash attention in the forms of vendors and older headers: other layouts, other saved results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from diopi.ops.attention import (
 FAMILY = "attention_dialects"
 Generator = torch.Generator
 
-# Where batch, sequence and heads stand; H is heads times head size.
+# Positions of batch, sequence and heads; H is heads times head size.
 LAYOUTS = {"BSND": (0, 1, 2, 3), "BNSD": (0, 2, 1, 3), "SBND": (1, 0, 2, 3)}
 
 
@@ -55,8 +55,8 @@ def customized_flash_attention(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Attention in a named layout; a true element of the mask hides a key.
 
-    Also what dropout kept, each row's largest score, its sum of exponentials, and an empty tensor
-    where some vendors keep the softmax itself.
+    Also returns the dropout mask, each row's largest score, its sum of exponentials, and an empty
+    tensor where some vendors keep the softmax itself.
     """
     heads = head_num or q.shape[2]
     size = _to_bsnd(q, input_layout, heads).shape[-1]
@@ -96,10 +96,10 @@ def customized_flash_attention_backward(
     head_num: int,
     input_layout: str,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients for q, k and v; the reference knows them for p_dropout 0 only."""
+    """Return the gradients for q, k and v; the reference supports p_dropout 0 only."""
     del attention_out, dropout_mask, softmax_max, softmax_sum, softmax_out
     if p_dropout:
-        raise NotImplementedError("the reference of this gradient takes p_dropout 0 only")
+        raise NotImplementedError("the reference of this gradient supports p_dropout 0 only")
     rest: Any = (
         alibi_slopes,
         attention_mask,
@@ -176,10 +176,10 @@ def customized_flash_attention_var_len_backward(
     window_size_left: int,
     window_size_right: int,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients for q, k and v; the reference knows them for p_dropout 0 only."""
+    """Return the gradients for q, k and v; the reference supports p_dropout 0 only."""
     del attention_out, dropout_mask, softmax_max, softmax_sum, softmax_out
     if p_dropout:
-        raise NotImplementedError("the reference of this gradient takes p_dropout 0 only")
+        raise NotImplementedError("the reference of this gradient supports p_dropout 0 only")
     rest: Any = (
         cum_seq_q,
         cum_seq_kv,
@@ -210,7 +210,7 @@ def multi_head_attention(
     scale: float,
     gen: Generator | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Deprecated form of flash_attention; the third result is what dropout kept, on wish."""
+    """Deprecated form of flash_attention; the third result is the dropout mask, on request."""
     out, lse, _, _, kept = attend(
         q, k, v, scale=scale, is_causal=is_causal, p_dropout=dropout_p, gen=gen
     )
@@ -229,7 +229,7 @@ def multi_head_attention_backward(
     gen: Generator | None,
     scale: float,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients for q, k and v."""
+    """Return the gradients for q, k and v."""
     return flash_attention_backward(
         grad_out, gen, q, k, v, None, out, softmax_lse, dropout_p, scale, is_causal, -1, -1
     )
@@ -250,7 +250,7 @@ def multi_head_attention_var_len(
     gen: Generator | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Deprecated form of flash_attention_var_len."""
-    del return_debug_mask  # there is no one shape for it
+    del return_debug_mask  # it has no unique shape
     out, lse = flash_attention_var_len(
         gen, q, k, v, cum_seq_q, cum_seq_k, None, max_q, max_k, dropout_p, scale, is_causal, -1, -1
     )
@@ -273,7 +273,7 @@ def multi_head_attention_var_len_backward(
     gen: Generator | None,
     scale: float,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients for q, k and v."""
+    """Return the gradients for q, k and v."""
     return flash_attention_var_len_backward(
         grad_out,
         gen,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolution, its gradient, and the patches that it is made of."""
+"""Convolution, its gradient, and the conversion between images and patches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def convolution_backward_overrideable(
     groups: int,
     output_mask: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """convolution_backward as a device outside of torch is asked for it: no `bias_sizes`."""
+    """convolution_backward for a device outside of torch: without `bias_sizes`."""
     channels = weight.shape[1] * groups if transposed else weight.shape[0]
     found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
         grad_output,

@@ -12,19 +12,19 @@ FAMILY = "creation"
 
 
 def native_memory_format_cast(input: Tensor, format: int) -> Tensor:
-    """The tensor in a vendor's own layout; the reference has none and returns a copy."""
+    """Convert to a vendor's own layout; the reference has none and returns a copy."""
     del format
     return input.clone()
 
 
 def get_native_memory_format(input: Tensor) -> int:
-    """The number of a vendor's own layout; the reference has only the plain one, 0."""
+    """Return the number of a vendor's own layout; the reference has only the plain one, 0."""
     del input
     return 0
 
 
 def tensor_destruction_hook(ptr: int) -> None:
-    """Called before a tensor's memory is released; the reference has nothing to do."""
+    """Called before a tensor's memory is released; the reference does nothing."""
     del ptr
 
 

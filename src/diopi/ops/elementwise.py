@@ -70,7 +70,7 @@ op("fmod", FAMILY, aten="fmod.Tensor fmod.Scalar", kind="elementwise", dtypes=RE
 op("addcmul", FAMILY, kind="composite", dtypes=NUMBERS)
 op("addcdiv", FAMILY, kind="composite", dtypes=(*FLOATS, *COMPLEX))
 op("lerp", FAMILY, aten="lerp.Tensor lerp.Scalar", kind="composite", dtypes=(*FLOATS, *COMPLEX))
-for name in "sqrt rsqrt reciprocal".split():  # whole numbers become floating ones
+for name in "sqrt rsqrt reciprocal".split():  # integers become floating
     op(name, FAMILY, kind="elementwise", dtypes=ALL, signed_zero=name == "sqrt")
 op("square", FAMILY, kind="elementwise", dtypes=NUMBERS)
 op("hypot", FAMILY, kind="elementwise", dtypes=FLOATS)
@@ -87,7 +87,7 @@ for name in TRANSCENDENTAL.split():
     op(name, FAMILY, kind="transcendental", dtypes=ALL, backward=BACKWARDS.get(name, ""))
 for name in "erf erfc erfinv lgamma digamma i0".split():
     op(name, FAMILY, kind="transcendental", dtypes=(*REALS, *BOOL))
-for name in "logit sinc".split():  # they lose digits on the way
+for name in "logit sinc".split():  # cancellation loses digits
     op(name, FAMILY, kind="composite", dtypes=(*REALS, *BOOL), backward=BACKWARDS.get(name, ""))
 op("tanh_backward", FAMILY, kind="elementwise", dtypes=FLOATS, opinfo="tanh")
 op("sigmoid_backward", FAMILY, kind="elementwise", dtypes=FLOATS, opinfo="sigmoid")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One operation over a list of tensors, and what a gradient scaler needs."""
+"""One operation over a list of tensors, and the ops of a gradient scaler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAMILY = "foreach"
 def amp_foreach_non_finite_check_and_unscale(
     input: list[Tensor], found_inf: Tensor, inv_scale: Tensor
 ) -> None:
-    """Multiplies the gradients by inv_scale; found_inf becomes 1 if one is not finite."""
+    """Multiply the gradients by inv_scale; found_inf becomes 1 if one is not finite."""
     for grad in input:
         if not bool(grad.isfinite().all()):
             found_inf.fill_(1)
@@ -28,20 +28,20 @@ def amp_update_scale(
     scale_backoff_factor: float,
     growth_interval: int,
 ) -> Tensor:
-    """Backs the scale off after an overflow, grows it after enough good steps."""
+    """Reduce the scale after an overflow; increase it after enough finite steps."""
     if bool(found_inf):
         growth_tracker.zero_()
         return input.mul_(scale_backoff_factor)
     good = int(growth_tracker) + 1
     grown = input * scale_growth_factor
-    if good == growth_interval and bool(grown.isfinite()):  # it may not overflow itself
+    if good == growth_interval and bool(grown.isfinite()):  # the scale itself must not overflow
         input.copy_(grown)
     growth_tracker.fill_(0 if good == growth_interval else good)
     return input
 
 
 # fmt: off
-# overload -> the end of the op's name
+# overload -> suffix of the op's name
 ENDINGS = {"Scalar": "scalar", "List": "list", "ScalarList": "scalars", "Tensor": "tensor"}
 OVERLOADS = {
     "add": "Scalar List ScalarList Tensor",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading and writing chosen elements: index, gather, scatter, masks, embeddings."""
+"""Reading and writing selected elements: index, gather, scatter, masks, embeddings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FAMILY = "indexing"
 def index_backward(
     grad_output: Tensor, zeros_like_input: Tensor, indices: list[Tensor | None]
 ) -> Tensor:
-    """Each gradient is added where index() took the element from."""
+    """Add each gradient to the element that index() selected."""
     found: Tensor = torch.ops.aten.index_put(zeros_like_input, indices, grad_output, True)
     return found
 
@@ -26,7 +26,7 @@ def index_put(
     accumulate: bool = False,
     unsafe: bool = False,
 ) -> Tensor:
-    """A copy of the input with `values` at `indices`, or added there."""
+    """Return a copy of the input with `values` at `indices`, or added there."""
     del unsafe  # skips the check of the bounds in torch's own kernel
     found: Tensor = torch.ops.aten.index_put(input, indices, values, accumulate)
     return found
@@ -35,7 +35,7 @@ def index_put(
 def scatter(
     input: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str | None = None
 ) -> Tensor:
-    """A copy of the input with `src` at `index`; `reduce`: None, "add" or "multiply"."""
+    """Return a copy of the input with `src` at `index`; `reduce`: None, "add" or "multiply"."""
     more = {"reduce": reduce} if reduce else {}
     return torch.scatter(input, dim, index, src, **more)  # type: ignore[call-overload, no-any-return]
 
@@ -43,7 +43,7 @@ def scatter(
 def scatter_value(
     input: Tensor, dim: int, index: Tensor, value: float, *, reduce: str | None = None
 ) -> Tensor:
-    """A copy of the input with one value at `index`; `reduce`: None, "add" or "multiply"."""
+    """Return a copy of the input with one value at `index`; `reduce`: None, "add" or "multiply"."""
     more = {"reduce": reduce} if reduce else {}
     return torch.scatter(input, dim, index, value, **more)  # type: ignore[call-overload, no-any-return]
 

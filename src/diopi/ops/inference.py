@@ -25,7 +25,7 @@ def apply_penalty(
     p_cumsum_seq_len: Tensor,
     p_max_len_in_batch: int,
 ) -> None:
-    """Takes presence + frequency * count from the logits of tokens that a row has seen."""
+    """Subtract presence + frequency * count from the logits of tokens that a row contains."""
     del p_max_len_in_batch  # a kernel sizes its grid by it
     bounds = p_cumsum_seq_len.tolist()
     for row, (low, high) in enumerate(itertools.pairwise(bounds)):
@@ -41,7 +41,9 @@ def apply_penalty_v2(
     p_token_ids: Tensor,
     p_token_counts: Tensor,
 ) -> None:
-    """The same, with a repetition factor; ids are positions in the flattened logits."""
+    """Apply penalties like apply_penalty, with a repetition factor; ids index the
+    flattened logits.
+    """
     flat = logits.view(-1)
     ids = p_token_ids.long()
     seen = flat[ids]
@@ -50,19 +52,21 @@ def apply_penalty_v2(
 
 
 def dest_index_copy_kv(out: Tensor, k: Tensor, dest_loc: Tensor) -> None:
-    """out[dest_loc] = k: new keys or values go to their places in the cache."""
+    """Copy new keys or values to their positions in the cache: out[dest_loc] = k."""
     out[dest_loc.long()] = k
 
 
 def _places(b_loc: Tensor, row: int, length: int, max_input_len: int) -> Tensor:
-    """Where the tokens of a row lie in the cache; rows of b_loc end at max_input_len."""
+    """Return the positions of a row's tokens in the cache; rows of b_loc end at max_input_len."""
     return b_loc[row, max_input_len - length : max_input_len].long()
 
 
 def token_attention_inference(
     q: Tensor, k: Tensor, b_loc: Tensor, b_start_loc: Tensor, b_seq_len: Tensor, max_input_len: int
 ) -> Tensor:
-    """Scores (heads, tokens) of each row's one query (row, heads, size) with its cached keys."""
+    """Return scores (heads, tokens) of each row's one query (row, heads, size) with its cached
+    keys.
+    """
     lengths = b_seq_len.tolist()
     out = q.new_zeros((q.shape[1], int(sum(lengths))))
     for row, (start, length) in enumerate(zip(b_start_loc.tolist(), lengths, strict=True)):
@@ -80,7 +84,9 @@ def token_softmax_reduce_v_inference(
     max_input_len: int,
     other_kv_index: int,
 ) -> Tensor:
-    """Softmax of each row's scores, and the cached values weighted by it: (rows, heads, size)."""
+    """Return the cached values weighted by the softmax of each row's scores: (rows,
+    heads, size).
+    """
     del other_kv_index  # a kernel reads there instead of out of bounds
     rows = []
     for row, (start, length) in enumerate(
@@ -118,7 +124,9 @@ def paged_attention(
     block_table: Tensor,
     block_size: int,
 ) -> Tensor:
-    """One query per row against a cache in blocks; a true element of the mask hides a key."""
+    """Attention of one query per row to a cache in blocks; a true element of the mask
+    hides a key.
+    """
     queries = q.reshape(-1, 1, num_heads, dim)
     keys, values = (cache.reshape(-1, num_kv_heads, dim) for cache in (k, v))
     rows = []
@@ -149,7 +157,7 @@ def prompt_flash_attention(
     num_kv_heads: int,
     dim: int,
 ) -> Tensor:
-    """Attention inside each packed prompt; causal without a mask, which else hides keys."""
+    """Attention inside each packed prompt; causal without a mask; a mask hides keys."""
     del max_input_len
     queries = query.reshape(-1, num_heads, dim)
     keys, values = (t.reshape(-1, num_kv_heads, dim) for t in (key, value))
@@ -181,7 +189,7 @@ def matmul_all_reduce(
     comm_turn: int,
     stream_mode: int,
 ) -> Tensor:
-    """x1 @ x2 + bias, reduced over the group; the reference is a group of one."""
+    """Return x1 @ x2 + bias, reduced over the group; the reference is a group of one."""
     del group, reduce_op, comm_turn, stream_mode
     product = x1 @ x2
     return product if bias is None else product + bias

@@ -16,7 +16,7 @@ DTYPES = (*WIDE_FLOATS, *COMPLEX)
 
 
 def cholesky_backward(grad_output: Tensor, L: Tensor, upper: bool) -> Tensor:
-    """The gradient of linalg_cholesky_ex for its matrix, from the factor alone."""
+    """Return the gradient of linalg_cholesky_ex for its matrix, from the factor alone."""
     matrix = L.mH @ L if upper else L @ L.mH
     return gradient(lambda m: torch.linalg.cholesky(m, upper=upper), (matrix,), grad_output)
 
@@ -31,7 +31,7 @@ def triangular_solve_backward(
     transpose: bool,
     unitriangular: bool,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of triangular_solve for b and the matrix."""
+    """Return the gradients of triangular_solve for b and the matrix."""
     del x  # a kernel may use it
     grads = (grad_x,) if grad_cloned_mat is None else (grad_x, grad_cloned_mat)
 

@@ -25,7 +25,10 @@ def reduced(loss: Tensor, reduction: int) -> Tensor:
 def nll_loss(
     input: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
-    """Rows of classes, or maps of them (4 dimensions); also the sum of the weights used."""
+    """Negative log-likelihood of rows of classes, or maps of them (4 dimensions); also returns the
+    sum
+    of the used weights.
+    """
     found: tuple[Tensor, Tensor] = _nll(input, "forward")(
         input, target, weight, reduction, ignore_index
     )
@@ -41,7 +44,7 @@ def nll_loss_backward(
     ignore_index: int,
     total_weight: Tensor,
 ) -> Tensor:
-    """The gradient of nll_loss for the input."""
+    """Return the gradient of nll_loss for the input."""
     found: Tensor = _nll(input, "backward")(
         grad_output, input, target, weight, reduction, ignore_index, total_weight
     )
@@ -63,7 +66,7 @@ def cross_entropy_loss_backward(
     ignore_index: int,
     label_smoothing: float,
 ) -> Tensor:
-    """The gradient of cross_entropy_loss for the input."""
+    """Return the gradient of cross_entropy_loss for the input."""
     return gradient(
         lambda x: torch.ops.aten.cross_entropy_loss(
             x, target, weight, reduction, ignore_index, label_smoothing
@@ -81,7 +84,7 @@ def bce_with_logits_backward(
     pos_weight: Tensor | None,
     reduction: int,
 ) -> Tensor:
-    """The gradient of binary_cross_entropy_with_logits for the input."""
+    """Return the gradient of binary_cross_entropy_with_logits for the input."""
     return gradient(
         lambda x: torch.ops.aten.binary_cross_entropy_with_logits(
             x, target, weight, pos_weight, reduction
@@ -94,7 +97,7 @@ def bce_with_logits_backward(
 def sigmoid_focal_loss(
     inputs: Tensor, targets: Tensor, alpha: float, gamma: float, reduction: int
 ) -> Tensor:
-    """alpha_t * (1 - p_t)^gamma * cross entropy, with p = sigmoid(inputs)."""
+    """Return alpha_t * (1 - p_t)^gamma * cross entropy, with p = sigmoid(inputs)."""
     probability = inputs.sigmoid()
     entropy = functional.binary_cross_entropy_with_logits(inputs, targets, reduction="none")
     right = probability * targets + (1 - probability) * (1 - targets)
@@ -107,7 +110,7 @@ def sigmoid_focal_loss(
 def sigmoid_focal_loss_backward(
     grad_output: Tensor, input: Tensor, target: Tensor, gamma: float, alpha: float, reduction: int
 ) -> Tensor:
-    """The gradient of sigmoid_focal_loss for the input."""
+    """Return the gradient of sigmoid_focal_loss for the input."""
     return gradient(
         lambda x: sigmoid_focal_loss(x, target, alpha, gamma, reduction), (input,), grad_output
     )
@@ -122,7 +125,7 @@ def ctc_loss(
     reduction: int,
     zero_infinity: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The reduced loss, and each sample's negative log-likelihood and log alpha."""
+    """Return the reduced loss, and each sample's negative log-likelihood and log alpha."""
     loss, log_alpha = torch.ops.aten._ctc_loss.Tensor(
         log_probs, targets, input_lengths, target_lengths, blank, zero_infinity
     )
@@ -144,7 +147,7 @@ def ctc_loss_backward(
     reduction: int,
     zero_infinity: bool,
 ) -> Tensor:
-    """The gradient of ctc_loss for log_probs."""
+    """Return the gradient of ctc_loss for log_probs."""
     del neg_log_likelihood, log_alpha  # a kernel may use them
     return gradient(
         lambda x: ctc_loss(
@@ -199,4 +202,4 @@ op("ctc_loss_forward", FAMILY, aten="_ctc_loss.Tensor", kind="composite", dtypes
    opinfo=NN + "ctc_loss")
 op("ctc_loss_forward_backward", FAMILY, aten="_ctc_loss_backward.Tensor", kind="composite",
    dtypes=WIDE_FLOATS, opinfo=NN + "ctc_loss",
-   doc="The gradient of ctc_loss_forward, as torch asks for it.")
+   doc="The gradient of ctc_loss_forward, in the form that torch calls.")

@@ -16,7 +16,7 @@ FLOATING = (*FLOATS, *COMPLEX)
 def linear_backward(
     input: Tensor, grad_output: Tensor, weight: Tensor, output_mask: list[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients of linear for input, weight and bias; None where the mask says so."""
+    """Return the gradients of linear for input, weight and bias; None where masked out."""
     rows = grad_output.reshape(-1, grad_output.shape[-1])
     return (
         grad_output @ weight if output_mask[0] else None,
@@ -28,7 +28,7 @@ def linear_backward(
 def matmul_backward(
     grad: Tensor, input: Tensor, other: Tensor, mask: list[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of matmul for both factors; None where the mask says so."""
+    """Return the gradients of matmul for both factors; None where masked out."""
     found = gradients(torch.matmul, (input, other), grad)
     return found[0] if mask[0] else None, found[1] if mask[1] else None
 

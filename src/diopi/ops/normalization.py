@@ -19,12 +19,12 @@ def _channels(input: Tensor) -> list[int]:
 
 
 def _spread(vector: Tensor, input: Tensor) -> Tensor:
-    """A vector over the channels, in the shape that broadcasts against the input."""
+    """Reshape a vector over the channels so that it broadcasts against the input."""
     return vector.view([1, -1] + [1] * (input.dim() - 2))
 
 
 def batch_norm_stats(input: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Mean and 1/sqrt(var + eps) of every channel on this rank."""
+    """Return mean and 1/sqrt(var + eps) of every channel on this rank."""
     dims = _channels(input)
     return input.mean(dims), (input.var(dims, correction=0) + eps).rsqrt()
 
@@ -37,7 +37,7 @@ def batch_norm_elemt(
     invstd: Tensor,
     eps: float,
 ) -> Tensor:
-    """(input - mean) * invstd * weight + bias; `eps` is already part of invstd."""
+    """Return (input - mean) * invstd * weight + bias; `eps` is already part of invstd."""
     del eps
     out = (input - _spread(mean, input)) * _spread(invstd, input)
     out = out if weight is None else out * _spread(weight, input)
@@ -54,7 +54,7 @@ def batch_norm_gather_stats_with_counts(
     eps: float,
     counts: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The statistics of all ranks from each rank's own (one row per rank)."""
+    """Return the statistics of all ranks from each rank's own (one row per rank)."""
     del input
     counts = counts.to(mean.dtype).view(-1, 1)
     total = counts.sum()
@@ -79,7 +79,7 @@ def batch_norm_backward_reduce(
     weight_g: bool,
     bias_g: bool,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
-    """The sums over this rank: dy, dy * (x - mean), and the gradients of weight and bias."""
+    """Return sums over this rank: dy, dy * (x - mean), and the gradients of weight and bias."""
     del weight
     dims = _channels(input)
     sum_dy = grad_out.sum(dims)
@@ -102,7 +102,7 @@ def batch_norm_backward_elemt(
     sum_dy_xmu: Tensor,
     count: Tensor,
 ) -> Tensor:
-    """The gradient of the input from the sums of all ranks."""
+    """Return the gradient of the input from the sums of all ranks."""
     total = count.sum().to(sum_dy.dtype)
     centred = (input - _spread(mean, input)) * _spread(invstd.square() * sum_dy_xmu / total, input)
     scale = invstd if weight is None else invstd * weight
@@ -112,7 +112,7 @@ def batch_norm_backward_elemt(
 def layer_norm_gb(
     input: Tensor, weight: Tensor, bias: Tensor | None, eps: float, begin_norm_axis: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """layer_norm over all dimensions from `begin_norm_axis` on; also mean and 1/std."""
+    """layer_norm over all dimensions from `begin_norm_axis` on; also returns mean and 1/std."""
     found: tuple[Tensor, Tensor, Tensor] = torch.native_layer_norm(
         input, input.shape[begin_norm_axis:], weight, bias, eps
     )
@@ -128,7 +128,7 @@ def layer_norm_gb_backward(
     rstd: Tensor,
     begin_norm_axis: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of layer_norm_gb for input, weight and bias."""
+    """Return the gradients of layer_norm_gb for input, weight and bias."""
     found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.native_layer_norm_backward(
         grad_output, input, input.shape[begin_norm_axis:], mean, rstd, weight, bias, [True] * 3
     )
@@ -138,7 +138,7 @@ def layer_norm_gb_backward(
 def instance_norm(
     input: Tensor, scale: Tensor, bias: Tensor | None, axis: int, eps: float
 ) -> Tensor:
-    """Each sample's channel (dimension `axis`) is normalized by its own statistics."""
+    """Normalize each sample's channel (dimension `axis`) by its own statistics."""
     moved = input.movedim(axis, 1)
     return functional.instance_norm(moved, weight=scale, bias=bias, eps=eps).movedim(1, axis)
 
@@ -146,21 +146,21 @@ def instance_norm(
 def instance_norm_backward(
     grad_output: Tensor, input: Tensor, scale: Tensor, bias: Tensor | None, axis: int, eps: float
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of instance_norm for input, scale and bias."""
+    """Return the gradients of instance_norm for input, scale and bias."""
     return gradients(
         lambda x, w, b: instance_norm(x, w, b, axis, eps), (input, scale, bias), grad_output
     )
 
 
 def normalize(input: Tensor, p: float, axis: int, eps: float) -> Tensor:
-    """input / max(norm(input, p, axis), eps)."""
+    """Return input / max(norm(input, p, axis), eps)."""
     return functional.normalize(input, p, axis, eps)
 
 
 def normalize_backward(
     grad_output: Tensor, input: Tensor, p: float, axis: int, eps: float
 ) -> Tensor:
-    """The gradient of normalize."""
+    """Return the gradient of normalize."""
     return gradient(lambda x: normalize(x, p, axis, eps), (input,), grad_output)
 
 
@@ -171,7 +171,9 @@ def rms_norm(
     bias: Tensor | None,
     eps: float,
 ) -> tuple[Tensor, Tensor]:
-    """input / sqrt(mean(input^2) + eps) * weight + bias; also 1/sqrt(…), without those dims."""
+    """Return input / sqrt(mean(input^2) + eps) * weight + bias; also 1/sqrt(…),
+    without those dims.
+    """
     dims = list(range(-len(normalized_shape), 0))
     wide = input.to(torch.promote_types(input.dtype, torch.float32))
     inv_rms = (wide.square().mean(dims, keepdim=True) + eps).rsqrt()
@@ -190,7 +192,7 @@ def rms_norm_backward(
     normalized_shape: list[int],
     eps: float,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of rms_norm for input, weight and bias."""
+    """Return the gradients of rms_norm for input, weight and bias."""
     del inv_rms  # a kernel may use it; the value follows from the input
     return gradients(
         lambda x, w, b: rms_norm(x, normalized_shape, w, b, eps)[0],
@@ -207,7 +209,7 @@ def fused_rms_norm_backward(
     weight: Tensor | None,
     output_mask: list[bool],
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of fused_rms_norm for input and weight; None where the mask says so."""
+    """Return the gradients of fused_rms_norm for input and weight; None where masked out."""
     wide = input.to(rstd.dtype)
     dims = list(range(-len(normalized_shape), 0))
     normal, grad = wide * rstd, grad_out.to(rstd.dtype)
@@ -233,7 +235,7 @@ op("batch_norm_legit_no_stats", FAMILY, aten="_native_batch_norm_legit.no_stats"
    kind="composite", dtypes=FLOATS, backward="batch_norm_backward", opinfo=NN + "batch_norm")
 op("batch_norm_backward", FAMILY, aten="native_batch_norm_backward", kind="composite",
    dtypes=FLOATS, opinfo=NN + "batch_norm")
-# torch has these for one device only, so the formula is ours and the schema torch's.
+# torch has these for one device only: the formula is defined here, the schema is torch's.
 for function in (
     batch_norm_stats,
     batch_norm_elemt,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step of an optimizer, for one parameter or a list; all of them write their arguments."""
+"""One step of an optimizer, for one parameter or a list; the arguments are updated in place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def sgd(
     weight_decay: float,
     nesterov: bool,
 ) -> None:
-    """buf = momentum * buf + (1 - dampening) * g; param -= lr * (g + momentum * buf, or buf)."""
+    """Update buf = momentum * buf + (1 - dampening) * g; param -= lr * (g + momentum * buf, or
+    buf).
+    """
     step = grad + weight_decay * param if weight_decay else grad
     if momentum:
         buf.mul_(momentum).add_(step, alpha=1 - dampening)
@@ -68,7 +70,7 @@ def adam(
     step: int,
     amsgrad: bool,
 ) -> None:
-    """Adam; the decay is part of the gradient."""
+    """Adam step; the weight decay is part of the gradient."""
     grad = grad + weight_decay * param if weight_decay else grad
     _adam(param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq, lr, beta1, beta2, eps, step, amsgrad)
 
@@ -87,7 +89,7 @@ def adamw(
     step: int,
     amsgrad: bool,
 ) -> None:
-    """Adam; the decay is applied to the parameter before the step."""
+    """Adam step; the weight decay is applied to the parameter before the step."""
     param.mul_(1 - lr * weight_decay)
     _adam(param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq, lr, beta1, beta2, eps, step, amsgrad)
 
@@ -102,7 +104,7 @@ def adadelta(
     eps: float,
     weight_decay: float,
 ) -> None:
-    """Steps in the ratio of two running means: of past steps and of gradients."""
+    """Adadelta step: proportional to the ratio of the running means of steps and of gradients."""
     grad = grad + weight_decay * param if weight_decay else grad
     square_avg.mul_(rho).addcmul_(grad, grad, value=1 - rho)
     delta = (acc_delta + eps).sqrt() / (square_avg + eps).sqrt() * grad
@@ -123,7 +125,7 @@ def rmsprop(
     momentum: float,
     centered: bool,
 ) -> None:
-    """Steps divided by the running root mean square of the gradient."""
+    """RMSprop step: the gradient divided by its running root mean square."""
     grad = grad + weight_decay * param if weight_decay else grad
     square_avg.mul_(alpha).addcmul_(grad, grad, value=1 - alpha)
     variance = square_avg
@@ -139,7 +141,7 @@ def rmsprop(
 def clip_grad_norm(
     grads: list[Tensor], max_norm: float, norm_type: float, error_if_nonfinite: bool
 ) -> float:
-    """Scales the gradients so that their joint norm is at most `max_norm`; the norm before."""
+    """Scale the gradients to a joint norm of at most `max_norm`; return the norm before."""
     norms = [torch.linalg.vector_norm(grad, norm_type) for grad in grads]
     total = torch.linalg.vector_norm(torch.stack(norms), norm_type) if norms else torch.zeros(())
     if error_if_nonfinite and not bool(total.isfinite()):

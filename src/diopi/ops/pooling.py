@@ -28,7 +28,7 @@ def max_pool1d_backward(
     ceil_mode: bool,
     indices: Tensor,
 ) -> Tensor:
-    """Each gradient goes to the element that was the largest of its window."""
+    """Return the gradient of max_pool1d: it goes to the largest element of each window."""
     del kernel_size, stride, padding, dilation, ceil_mode  # a kernel may need them
     return torch.zeros_like(input).scatter_add_(-1, indices, grad_output)
 
@@ -42,18 +42,18 @@ def avg_pool1d_backward(
     ceil_mode: bool,
     count_include_pad: bool,
 ) -> Tensor:
-    """The gradient of avg_pool1d."""
+    """Return the gradient of avg_pool1d."""
     arguments: Any = (kernel_size, stride, padding, ceil_mode, count_include_pad)
     return gradient(lambda x: functional.avg_pool1d(x, *arguments), (input,), grad_output)
 
 
 def adaptive_max_pool1d_backward(grad_output: Tensor, input: Tensor, indices: Tensor) -> Tensor:
-    """Each gradient goes to the element that was the largest of its window."""
+    """Return the gradient of adaptive_max_pool1d: it goes to the largest element of each window."""
     return torch.zeros_like(input).scatter_add_(-1, indices, grad_output)
 
 
 def adaptive_avg_pool1d_backward(grad_output: Tensor, input: Tensor) -> Tensor:
-    """The gradient of adaptive_avg_pool1d."""
+    """Return the gradient of adaptive_avg_pool1d."""
     size = grad_output.shape[-1]
     return gradient(lambda x: functional.adaptive_avg_pool1d(x, size), (input,), grad_output)
 
@@ -71,7 +71,7 @@ def pool(dimensions: int) -> Callable[..., Tensor]:
         adaptive: bool,
         output_size: list[int],
     ) -> Tensor:
-        """The pooling that `mode` ("max", "avg") and `adaptive` name."""
+        """Pooling that `mode` ("max", "avg") and `adaptive` select."""
         if adaptive:
             adapted: Tensor = _function("adaptive_", mode, dimensions)(input, output_size)
             return adapted
@@ -98,7 +98,7 @@ def pool_backward(dimensions: int) -> Callable[..., Tensor]:
         adaptive: bool,
         indices: Tensor | None = None,
     ) -> Tensor:
-        """The gradient of the pooling; `indices` are those of a max pooling."""
+        """Return the gradient of the pooling; `indices` are those of a max pooling."""
         if mode == "max" and indices is not None:
             flat = torch.zeros_like(input).flatten(-dimensions)
             where, grad = indices.flatten(-dimensions), grad_output.flatten(-dimensions)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drawn values: judged by their distribution, and by drawing the same again from one seed."""
+"""Random values: judged by their distribution, and by repeating them from one seed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def dropout(
     train: bool | None,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Elements are kept with probability 1 - p and scaled by its inverse; also what was kept."""
+    """Keep elements with probability 1 - p, scaled by its inverse; also returns the mask."""
     if not train or p == 0:
         return input.clone(), torch.ones_like(input, dtype=torch.bool)
     kept = torch.empty_like(input).bernoulli_(1 - p, generator=generator)
@@ -28,7 +28,7 @@ def dropout(
 def random(
     input: Tensor, low: int = 0, high: int | None = None, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Whole numbers from `low` up to, not including, `high` (None: all that the dtype holds)."""
+    """Integers from `low` up to, not including, `high` (None: the range of the dtype)."""
     fresh = torch.empty_like(input)
     if high is None and low == 0:
         return fresh.random_(generator=generator)
@@ -38,7 +38,7 @@ def random(
 def normal(
     input: Tensor, mean: float = 0, std: float = 1, generator: torch.Generator | None = None
 ) -> Tensor:
-    """A tensor like the input, drawn from a normal distribution."""
+    """A tensor like the input, sampled from a normal distribution."""
     return torch.empty_like(input).normal_(mean, std, generator=generator)
 
 

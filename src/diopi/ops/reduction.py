@@ -31,14 +31,14 @@ def over(name: str) -> Callable[..., Tensor]:
 
 
 def cumsum_backward(grad_output: Tensor, dim: int) -> Tensor:
-    """The sum of all gradients from here on."""
+    """Return the sum of all gradients from each position on."""
     return grad_output.flip(dim).cumsum(dim).flip(dim)
 
 
 def norm_backward(
     grad_output: Tensor, input: Tensor, norm: Tensor, dim: list[int], p: int | float
 ) -> Tensor:
-    """The gradient of norm(input, p, dim)."""
+    """Return the gradient of norm(input, p, dim)."""
     del norm  # a kernel may use it; the value follows from the input
     keepdim = grad_output.dim() == input.dim()
     return gradient(

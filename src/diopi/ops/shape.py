@@ -15,7 +15,7 @@ NN = "nn.functional."
 
 
 def meshgrid(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Each vector, repeated over the grid of all: the first along the first dimension."""
+    """Repeat each vector over the grid of all: the first along the first dimension."""
     return list(torch.meshgrid(*tensors, indexing="ij"))
 
 

@@ -14,7 +14,7 @@ FAMILY = "sorting"
 def sort(
     input: Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Values and their positions; equal values keep their order only when `stable`."""
+    """Return values and their indices; equal values keep their order only when `stable`."""
     found: tuple[Tensor, Tensor] = torch.ops.aten.sort.stable(
         input, stable=stable, dim=dim, descending=descending
     )
@@ -24,7 +24,7 @@ def sort(
 def argsort(
     input: Tensor, *, stable: bool = False, dim: int | None = -1, descending: bool = False
 ) -> Tensor:
-    """The positions that sort the input; `dim` None means the flattened input."""
+    """Return the indices that sort the input; `dim` None means the flattened input."""
     if dim is None:
         return torch.argsort(input.flatten(), dim=0, descending=descending, stable=stable)
     return torch.argsort(input, dim=dim, descending=descending, stable=stable)
@@ -33,7 +33,9 @@ def argsort(
 def unique(
     input: Tensor, dim: int | None, sorted: bool, return_counts: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Distinct elements, or slices along `dim`; for each element its place; counts on wish."""
+    """Return distinct elements, or slices along `dim`; each element's index among them; counts on
+    request.
+    """
     if dim is None:
         out, inverse, counts = torch.ops.aten._unique2(input, sorted, True, True)
     else:

@@ -15,12 +15,14 @@ from diopi.op import FLOATS, WIDE_FLOATS, op
 FAMILY = "vision"
 NN = "nn.functional."
 
-# torch's names for the interpolations, by mode and number of spatial dimensions
+# torch's names of the interpolations, by mode and number of spatial dimensions
 LINEAR = {"linear": 1, "bilinear": 2, "trilinear": 3}
 
 
 def nms(boxes: Tensor, confidence: Tensor, iou_threshold: float) -> Tensor:
-    """Positions of the boxes (x1, y1, x2, y2) kept, best first: none overlaps a better one."""
+    """Return the indices of the kept boxes (x1, y1, x2, y2), best first: none overlaps a better
+    one.
+    """
     order = confidence.argsort(descending=True, stable=True).tolist()
     area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     low = torch.maximum(boxes[:, None, :2], boxes[None, :, :2])
@@ -43,7 +45,7 @@ def roi_align(
     sampling_ratio: int,
     aligned: bool,
 ) -> Tensor:
-    """Each region (batch, x1, y1, x2, y2) as a grid of means of bilinear samples."""
+    """Resample each region (batch, x1, y1, x2, y2) to a grid of means of bilinear samples."""
     size = (pooled_height, pooled_width)
     regions = [
         _region(input[int(roi[0])], roi[1:] * spatial_scale, size, sampling_ratio, aligned)
@@ -71,7 +73,7 @@ def _region(
 
 
 def _bilinear(image: Tensor, y: Tensor, x: Tensor) -> Tensor:
-    """Samples at the grid y by x; zero farther than one pixel outside."""
+    """Return samples at the grid y by x; zero farther than one pixel outside."""
     height, width = image.shape[-2:]
     inside = ((y >= -1) & (y <= height))[:, None] & ((x >= -1) & (x <= width))[None]
     total = image.new_zeros((image.shape[0], len(y), len(x)))
@@ -102,19 +104,19 @@ def roi_align_backward(
     sampling_ratio: int,
     aligned: bool,
 ) -> Tensor:
-    """The gradient of roi_align for an input of the given size."""
+    """Return the gradient of roi_align for an input of the given size."""
     input = grad.new_zeros((batch_size, channels, height, width))
     arguments: Any = (rois, spatial_scale, pooled_height, pooled_width, sampling_ratio, aligned)
     return gradient(lambda x: roi_align(x, *arguments), (input,), grad)
 
 
 def grid_sample(input: Tensor, grid: Tensor, mode: str) -> Tensor:
-    """Samples at the grid; zeros outside, corners not aligned."""
+    """Return samples at the grid; zeros outside, corners not aligned."""
     return torch.nn.functional.grid_sample(input, grid, mode, "zeros", False)
 
 
 def upsample_nearest(input: Tensor, size: list[int]) -> Tensor:
-    """Nearest neighbour, in one, two or three dimensions."""
+    """Resize by the nearest neighbour, in one, two or three dimensions."""
     found: Tensor = torch.nn.functional.interpolate(input, size=size, mode="nearest")
     return found
 
@@ -122,14 +124,14 @@ def upsample_nearest(input: Tensor, size: list[int]) -> Tensor:
 def upsample_nearest_backward(
     grad_output: Tensor, out_size: list[int], in_size: list[int]
 ) -> Tensor:
-    """The gradient of upsample_nearest."""
+    """Return the gradient of upsample_nearest."""
     name = f"upsample_nearest{len(in_size) - 2}d_backward"
     found: Tensor = getattr(torch.ops.aten, name)(grad_output, out_size, in_size)
     return found
 
 
 def upsample_linear(input: Tensor, size: list[int], align_corners: bool, mode: str) -> Tensor:
-    """`mode`: linear, bilinear, bicubic or trilinear."""
+    """Resize by interpolation; `mode`: linear, bilinear, bicubic or trilinear."""
     found: Tensor = torch.nn.functional.interpolate(
         input, size=size, mode=mode, align_corners=align_corners
     )
@@ -139,7 +141,7 @@ def upsample_linear(input: Tensor, size: list[int], align_corners: bool, mode: s
 def upsample_linear_backward(
     grad_output: Tensor, out_size: list[int], in_size: list[int], align_corners: bool, mode: str
 ) -> Tensor:
-    """The gradient of upsample_linear."""
+    """Return the gradient of upsample_linear."""
     name = f"upsample_{mode}{LINEAR.get(mode, 2)}d_backward"
     found: Tensor = getattr(torch.ops.aten, name)(grad_output, out_size, in_size, align_corners)
     return found

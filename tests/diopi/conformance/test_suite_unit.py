@@ -75,7 +75,7 @@ def test_a_guard_sees_one_byte() -> None:
     room.tensor.fill_(1)
     assert not room.outside()
     room.tensor.as_strided((1,), (1,), room.tensor.storage_offset() + 1).fill_(1)
-    assert room.outside() == "4 bytes into the gaps of its result"
+    assert room.outside() == "4 bytes between the elements of its result"
 
 
 def test_a_guarded_result_lies_as_it_was_described_and_reports_what_is_beside_it() -> None:
@@ -398,7 +398,7 @@ def test_a_gap_that_passes_or_matches_nothing_is_an_error() -> None:
     found = gaps.complaints(entries, [_result("add", "passed")], {"add", "mul"}, whole=True)
     assert found == [
         "gaps.toml: no op 'typo'",
-        "gaps.toml: add float32 *: an entry that passes now",
+        "gaps.toml: add float32 *: an entry whose cases pass",
         "gaps.toml: mul float32 *: an entry that matches no case",
     ]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch splits some ops before they reach a kernel: their samples become calls of the op itself."""
+"""Conversion of samples of a torch function to calls of the op that it calls several of."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from diopi.op import Op, signature
 from diopi.schema import PLACEMENT, RENAMED
 
 REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}  # the op takes the number
-# where a tensor lives, and whether a function of torch leaves out a result that the op has
+# arguments that locate a tensor, and whether a function of torch omits a result of the op
 DROPPED = PLACEMENT | {"return_indices"}
 
 
 @cache
 def split(op: Op) -> bool:
-    """Whether calling the function of torch never calls the op: it is one of several, or none."""
+    """Whether the function of torch never calls the op: it calls several ops, or none."""
     if not op.aten:
         return True
     return torch._C._dispatch_has_kernel_for_dispatch_key(op.aten[0], "CompositeImplicitAutograd")
 
 
 def bound(op: Op, samples: Iterable[Sample]) -> Iterator[Sample]:
-    """The samples whose arguments the op takes, in its own names and without gradients."""
+    """Convert the samples whose arguments the op takes, by its own names and without gradients."""
     takes = signature(op)
     for sample in samples:
         named = {RENAMED.get(name, name): value for name, value in sample.kwargs.items()}

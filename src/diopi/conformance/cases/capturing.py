@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of one op inside of others: how a backward op gets arguments that make sense."""
+"""Capture of an op's calls inside of other calls: valid arguments for backward ops."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from diopi.schema import PLACEMENT, RENAMED
 
 
 def captured(op: Op, entry: Any, samples: Iterable[Sample]) -> Iterator[Sample]:
-    """The arguments with which the op was called in these samples, forward and backward."""
+    """Yield the arguments of the op's calls in these samples, forward and backward."""
     for sample in samples:
-        # the CPU's own limits: what was heard until then is good
+        # limits of the CPU: the calls captured until then are valid
         with suppress(Exception), _Listening(op) as heard:
             _both_ways(entry, sample)
         yield from heard.samples

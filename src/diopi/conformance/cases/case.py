@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A case: the recipe of one call of one op, small enough to be a name, and what became of it."""
+"""A case: the recipe of one call of one op, short enough to be a name, and its result."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from deeplink.errors import DeeplinkError
 
 PLAIN = "plain"
-NOT_IMPLEMENTED = "not implemented"  # how the reason begins when a vendor says so of a call
-LOWERED = "the adaptor runs"  # how the reason begins when a case ran in a coarser type
+NOT_IMPLEMENTED = "not implemented"  # start of the reason when a vendor reports so
+LOWERED = "the adaptor runs"  # start of the reason when a case ran in a coarser type
 BAD = frozenset({"failed", "crashed", "hung"})
 
 
 @dataclass(frozen=True)
 class Case:
-    """`op/dtype/source.index/profile/layout`: from its id alone the call is made anew.
+    """`op/dtype/source.index/profile/layout`: the id determines the whole call.
 
-    `source` is where its arguments come from: an entry of op_db and one of its lists
-    (`softmax+samples`), our own (`own`), or a model (`model:bert`).
+    `source` is the origin of the arguments: an entry of op_db and one of its lists
+    (`softmax+samples`), the suite's own (`own`), or a model (`model:bert`).
     """
 
     op: str
@@ -31,23 +31,23 @@ class Case:
 
     @property
     def id(self) -> str:
-        """Stable: the same call on every machine and in every run."""
+        """The id: stable on every machine and in every run."""
         return f"{self.op}/{self.dtype}/{self.source}.{self.index}/{self.profile}/{self.layout}"
 
     @property
     def seed(self) -> int:
-        """The seed of what is drawn for this case."""
+        """The seed of this case's random numbers."""
         return zlib.crc32(self.id.encode())
 
     @property
     def group(self) -> Group:
-        """The list of arguments that it is taken from."""
+        """The list of arguments that contains this case's."""
         return Group(self.op, self.dtype, self.source)
 
 
 @dataclass(frozen=True)
 class Group:
-    """The cases of one op in one dtype from one source: they are made together."""
+    """The cases of one op in one dtype from one source, whose arguments are created together."""
 
     op: str
     dtype: str
@@ -55,7 +55,7 @@ class Group:
 
     @property
     def seed(self) -> int:
-        """The seed under which the arguments are made."""
+        """The seed of the arguments."""
         return zlib.crc32(f"{self.source}/{self.dtype}".encode())
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class Group:
 
 
 def parse(text: str) -> Case:
-    """The case of an id."""
+    """Parse the id of a case."""
     parts = text.split("/")
     place, _, index = parts[2].rpartition(".") if len(parts) == 5 else ("", "", "")
     if not place or not index.isdigit():
@@ -76,7 +76,7 @@ def parse(text: str) -> Case:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check has against a result. `grade` B: worth knowing, not wrong; F: wrong."""
+    """The objection of one check to a result. `grade` B: notable, not wrong; F: wrong."""
 
     check: str
     message: str
@@ -85,15 +85,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one case."""
+    """The result of one case."""
 
     case: str  # its id
     status: str
     grade: str = ""  # A, B or F; "" when it was not judged
     findings: tuple[Finding, ...] = ()
-    checks: tuple[str, ...] = ()  # those that were made
-    error: float = 0.0  # the worst, as a multiple of what is allowed
-    absolute: float = 0.0  # the worst, as a number
+    checks: tuple[str, ...] = ()  # performed checks
+    error: float = 0.0  # the worst error, as a multiple of the bound
+    absolute: float = 0.0  # the worst error, as a number
     seconds: float = 0.0
     reason: str = field(default="")  # why it was skipped, refused, or judged without its baseline
 
@@ -111,23 +111,23 @@ class Result:
 
     @property
     def check(self) -> str:
-        """The first check that failed; else the first that has something to say."""
+        """Return the first check that failed; else the first with a finding."""
         graver = [f.check for f in self.findings if f.grade == "F"]
         return next(iter([*graver, *(f.check for f in self.findings)]), "")
 
     @property
     def message(self) -> str:
-        """All findings, the graver first."""
+        """Join all findings, the graver first."""
         found = sorted(self.findings, key=lambda finding: finding.grade != "F")
         return "; ".join(f"{finding.check}: {finding.message}" for finding in found)
 
 
 def lowered_as(result: Result) -> str:
-    """In which coarser type the adaptor ran a case; "" where it did not."""
+    """Return the coarser type in which the adaptor ran a case; "" if it did not."""
     _, found, rest = result.reason.partition(LOWERED)
     return f"{LOWERED}{rest.partition(';')[0]}" if found else ""
 
 
 def reproduce(case: str, vendor: str) -> str:
-    """The line that runs this case alone."""
+    """Return the command line that runs this case alone."""
     return f"python -m diopi.conformance --vendor {vendor} --case '{case}'"

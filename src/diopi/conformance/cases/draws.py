@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random arguments that are the same bits on every machine.
+"""Random arguments with equal bits on every machine.
 
-A generator of torch gives the same numbers everywhere, but what a kernel makes of them depends on
-the processor: with or without fused multiply-add, with one library's logarithm or another's. Here
-they are drawn as they come, and shaped in float64 by steps that are rounded one by one.
+A generator of torch gives equal integers everywhere, but a kernel's result depends on the
+processor: on fused multiply-add, and on the library that computes logarithms. Here the integers are
+converted in float64 by steps that are rounded one by one.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-GRID = 2.0**30  # a normal number is a whole number of these: its last bits are the library's
+GRID = 2.0**30  # normal numbers are multiples of 1/GRID: further bits depend on the library
 
 
 class Portable(TorchFunctionMode):
-    """While it is entered, uniform and normal numbers are the same everywhere."""
+    """A mode in which uniform and normal numbers are equal on every machine."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other sizes for the same call: op_db's are tiny, and kernels fail at tiles, tails and nothing.
+"""Other sizes for a call: op_db's are tiny, and kernels fail at tiles, tails and zero elements.
 
-One map of sizes for all tensors of a call, so that those which belong together stay so. Numbers
-among the arguments stay as they are; where that makes no sense, the CPU refuses and it is skipped.
+One mapping of sizes applies to all tensors of a call, so that related sizes stay equal. Numbers
+among the arguments are unchanged; where that is invalid, the CPU refuses the call and it is
+skipped.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 MOST = 1 << 16  # elements of all arguments
-LEAST = 4  # smaller sizes are channels, kernels, pairs: they keep their meaning
+LEAST = 4  # smaller sizes are channels, kernels, pairs: they are not changed
 
 Sizes = Callable[[int], int]
 
@@ -45,12 +46,13 @@ RANKS = tuple(f"rank{rank}" for rank in range(6))
 
 
 class NoGrowthError(Exception):
-    """The sizes of this call cannot be changed; the text says why."""
+    """The sizes of this call cannot be changed; the text is the reason."""
 
 
 def ranked(name: str, values: Any, generator: torch.Generator) -> Any:
-    """The arguments with another rank: leading dimensions of 2 are added, or the first slices are
-    taken. Tensors of a lower rank than the highest one broadcast against it and stay as they are.
+    """Change the rank of the arguments: add leading dimensions of 2, or take the first slices.
+
+    Tensors of a lower rank than the highest one broadcast against it and are unchanged.
     """
     rank = RANKS.index(name)
     tensors = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
@@ -74,7 +76,7 @@ def ranked(name: str, values: Any, generator: torch.Generator) -> Any:
 
 
 def apply(name: str, values: Any, generator: torch.Generator) -> Any:
-    """The arguments with other sizes, drawn from the range of those that they had."""
+    """Change the sizes of the arguments, with values from the range of the original ones."""
     tensors = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
     if any(t.layout != torch.strided or t.is_quantized or not t.numel() for t in tensors):
         raise NoGrowthError("it has a tensor that is not plain")
@@ -99,7 +101,7 @@ def _grown(tensor: Tensor, sizes: Sizes, generator: torch.Generator) -> Tensor:
 
 
 def _drawn(tensor: Tensor, shape: list[int], generator: torch.Generator) -> Tensor:
-    """A tensor of another shape with values from the range of this one's."""
+    """Create a tensor of another shape with values from the range of this one's."""
     flat = tensor.detach().reshape(-1)
 
     def drawn() -> Tensor:

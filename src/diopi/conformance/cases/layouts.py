@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts: where the numbers of a call lie in memory. The values stay the same."""
+"""Layouts of a call's tensors in memory, with unchanged values."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 Layout = Callable[[Tensor], Tensor]
-FILL = 77  # what lies between the elements; nobody should read it
-INDEX = 0  # between whole numbers: who reads it as an index gives a wrong result, and is not lost
+FILL = 77  # between the elements, where a kernel must not read
+INDEX = 0  # between integers: used as an index, it gives a wrong result without a crash
 
 
 def _strided(tensor: Tensor) -> Tensor:
@@ -22,13 +22,13 @@ def _strided(tensor: Tensor) -> Tensor:
 
 
 def _transposed(tensor: Tensor) -> Tensor:
-    """The first dimension runs fastest."""
+    """The first dimension is contiguous."""
     order = list(reversed(range(tensor.dim())))
     return _room([tensor.shape[i] for i in order], tensor).permute(order).copy_(tensor)
 
 
 def _offset(tensor: Tensor) -> Tensor:
-    """It starts in the middle of its storage, at an odd address."""
+    """The tensor starts in the middle of its storage, at an odd address."""
     room = _room([tensor.numel() + 6], tensor)
     return room[3 : 3 + tensor.numel()].view(tensor.shape).copy_(tensor)
 
@@ -63,7 +63,7 @@ LAYOUTS: dict[str, Layout] = {
 
 
 def apply(name: str, tensor: Tensor) -> Tensor:
-    """The tensor in this layout; itself where the layout says nothing about it."""
+    """Return the tensor in this layout; the tensor itself where the layout does not apply."""
     if tensor.layout != torch.strided or tensor.is_quantized or 0 in tensor.shape:
         return tensor
     made = LAYOUTS[name](tensor.detach())

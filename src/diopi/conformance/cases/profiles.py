@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles: what the numbers of a call are like. Each finds errors that the others hide.
+"""Value profiles of a call's tensors. Each reveals errors that the others hide.
 
-A profile changes floating values only, in place, and keeps what the op asks of its arguments as far
-as one can without knowing it; where it does not, the CPU refuses the call and the case is skipped.
+A profile changes floating values only, in place, and keeps the requirements of the op as far as
+possible without knowing it; where it fails, the CPU refuses the call and the case is skipped.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ Profile = Callable[[Tensor, torch.Generator], Tensor]
 
 
 def _positive(values: Tensor, generator: torch.Generator) -> Tensor:
-    """No cancellation: sums grow, and what is lost on the way shows."""
+    """No cancellation: sums grow, and lost digits become visible."""
     return values.abs()
 
 
 def _offset(values: Tensor, generator: torch.Generator) -> Tensor:
-    """A mean far from zero beside a small spread: a variance in one pass fails here."""
+    """A mean far from zero with a small spread: a one-pass variance fails."""
     return values * 0.125 + 16.0
 
 
 def _wide(values: Tensor, generator: torch.Generator) -> Tensor:
-    """Sizes over many powers of two."""
+    """Magnitudes over many powers of two."""
     powers = torch.randint(-12, 7, values.shape, generator=generator)
     return values * torch.ldexp(torch.ones(values.shape), powers)
 
@@ -37,12 +37,12 @@ def _small(values: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _ties(values: Tensor, generator: torch.Generator) -> Tensor:
-    """Many equal values: which of them is chosen?"""
+    """Many equal values: ops that select elements have to break ties."""
     return (values * 2).round() / 2
 
 
 def _specials(values: Tensor, generator: torch.Generator) -> Tensor:
-    """Every seventh value is a NaN, an infinity, a zero of either sign or at the type's edge."""
+    """Every seventh value is a NaN, an infinity, a zero of either sign or at the type's limit."""
     finfo = torch.finfo(values.dtype if not values.is_complex() else values.real.dtype)
     special = torch.tensor(
         [torch.nan, torch.inf, -torch.inf, 0.0, -0.0, finfo.max, finfo.min, finfo.tiny],
@@ -56,11 +56,11 @@ def _specials(values: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _normal(values: Tensor, generator: torch.Generator) -> Tensor:
-    """Drawn anew, around zero: op_db's own values are spread evenly, many between -9 and 9."""
+    """Normal values around zero: op_db's own are uniform, many between -9 and 9."""
     real = values.real if values.is_complex() else values
     drawn = torch.randn(values.shape, generator=generator, dtype=torch.float64)
     least = float(real.min()) if real.numel() else 0.0
-    drawn = drawn.abs() if least >= 0 else drawn  # of what was positive, positive ones
+    drawn = drawn.abs() if least >= 0 else drawn  # values that were positive stay positive
     return drawn.to(values.dtype)
 
 
@@ -76,7 +76,7 @@ PROFILES: dict[str, Profile] = {
 
 
 def apply(name: str, tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """The tensor with the values of a profile; itself where that says nothing about its type."""
+    """Return the tensor with a profile's values; the tensor itself if its type is not affected."""
     if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.numel():
         return tensor
     made = PROFILES[name](tensor.detach(), generator).to(tensor.dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of one call, and what is called with them."""
+"""The arguments of one call, and its callee."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Sample:
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
-    graded: Callable[[Any], Any] = lambda output: output  # the part that has gradients
-    laid: bool = False  # the same values as another sample, laid out in memory otherwise
+    graded: Callable[[Any], Any] = lambda output: output  # selects the differentiable part
+    laid: bool = False  # equal values to another sample, in another layout
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -28,7 +28,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Callee:
-    """What is called: a function of torch, and the forms of it that there are."""
+    """The called function of torch, and the forms that it has."""
 
     name: str
     function: Callable[..., Any]

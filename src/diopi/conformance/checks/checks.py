@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks: each is one small function; it says what is wrong, or that it says nothing (None).
+"""The checks: small functions that return findings, [] for a correct result, or None.
 
-A check gets a trial: the call as the vendor did it, and what it should have been.
+None means that the check does not apply. A check gets a trial: the vendor's run of the call, and
+the expected results.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from diopi.conformance.checks.forms import inplace, with_out
 from diopi.conformance.checks.trial import Findings, Trial, finer, kind
 from diopi.conformance.execution.running import host, same_bits
 
-LEAK_SIZE = 1 << 12  # elements of all arguments; many calls of a larger one take their time
+LEAK_SIZE = 1 << 12  # elements of all arguments; many calls of a larger one take too long
 
 
 def structure(trial: Trial) -> Findings:
-    """As many results as there should be, on the vendor's device where the call tells it."""
+    """Check the number of results, and their device where the call determines it."""
     mine, wanted = trial.found.tensors, trial.expected.plain.tensors
     if len(mine) != len(wanted):
         return [Finding("structure", f"{len(mine)} results, expected {len(wanted)}")]
@@ -39,7 +40,7 @@ def structure(trial: Trial) -> Findings:
 
 
 def dtype(trial: Trial) -> Findings:
-    """As it should be; statistics beside the first result may be kept in float32."""
+    """Check the types; statistics next to the first result may be kept in float32."""
     pairs = zip(trial.found.tensors, trial.expected.plain.tensors, strict=False)
     return [
         Finding(
@@ -53,7 +54,7 @@ def dtype(trial: Trial) -> Findings:
 
 
 def shape(trial: Trial) -> Findings:
-    """As it should be."""
+    """Check the shapes."""
     pairs = zip(trial.found.tensors, trial.expected.plain.tensors, strict=False)
     return [
         Finding("shape", f"{list(mine.shape)}, expected {list(wanted.shape)}")
@@ -63,7 +64,7 @@ def shape(trial: Trial) -> Findings:
 
 
 def strides(trial: Trial) -> Findings:
-    """As the CPU lays it out. Another dense order is no error, one that overlaps is."""
+    """Check the strides against the CPU's. Another dense order is no error, overlap is."""
     found = []
     for mine, wanted in zip(trial.found.tensors, trial.expected.plain.tensors, strict=False):
         if mine.layout != torch.strided or wanted.layout != torch.strided:
@@ -76,7 +77,7 @@ def strides(trial: Trial) -> Findings:
 
 
 def _steps(tensor: Tensor) -> list[int]:
-    """The strides that matter: of dimensions with more than one element."""
+    """Return the strides that matter: of dimensions with more than one element."""
     if not tensor.numel():
         return []
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
@@ -84,7 +85,7 @@ def _steps(tensor: Tensor) -> list[int]:
 
 
 def values(trial: Trial) -> Findings:
-    """Each result by the judge; what has no one right value by its residuals."""
+    """Judge each result; results that are not unique by their residuals."""
     if not trial.comparable:
         return None
     if trial.callee.name in residuals.RESIDUALS:
@@ -101,11 +102,11 @@ def values(trial: Trial) -> Findings:
     return found
 
 
-NUMBERS = 64  # roundings that a number may be off by: nothing tells how it was summed
+NUMBERS = 64  # roundings that a plain number may be off by: its summation is unknown
 
 
 def _close(mine: Any, wanted: Any, slack: float) -> bool:
-    """Alike; numbers with a fraction nearly so."""
+    """Whether plain values are equal; numbers with a fraction approximately."""
     if type(mine) is not type(wanted) or not isinstance(mine, float):
         return str(mine) == str(wanted)
     return str(mine) == str(wanted) or abs(mine - wanted) <= slack * abs(wanted)
@@ -117,7 +118,7 @@ def _numbers(result: Any) -> list[Any]:
 
 
 def inputs(trial: Trial) -> Findings:
-    """Arguments stay as they were, unless the op is there to write them: then as it should."""
+    """Check that arguments are unchanged; those that the op writes must equal the expected ones."""
     found = []
     for place, (was, now) in enumerate(zip(trial.sample.tensors, trial.found.given, strict=False)):
         if was.layout != torch.strided:
@@ -133,13 +134,13 @@ def inputs(trial: Trial) -> Findings:
 
 
 def _repeats(tensor: Tensor) -> bool:
-    """Whether elements share memory: what should be written there?"""
+    """Whether elements share memory, so that writing them has no defined result."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return any(size > 1 and not stride for size, stride in pairs)
 
 
 def determinism(trial: Trial) -> Findings:
-    """The same call gives the same bits, and the same random numbers from the same seed."""
+    """Check that a rerun gives equal bits, and equal random numbers from the same seed."""
     if trial.callee.name in UNINITIALISED:
         return None
     second = trial.again(grad=False)
@@ -152,13 +153,13 @@ def determinism(trial: Trial) -> Findings:
 
 
 def backward(trial: Trial) -> Findings:
-    """The gradients of the arguments, from random ones of the results."""
+    """Check the gradients of the arguments, for random gradients of the results."""
     wanted = trial.expected
     if not trial.comparable or not trial.found.roots:
         return None
     try:
         reference = wanted.gradients
-    except Exception:  # the CPU's own limits, whatever it says
+    except Exception:  # limits of the CPU, whatever it raises
         return None
     if not any(g is not None for g in reference) or trial.callee.name in residuals.RESIDUALS:
         return None
@@ -170,7 +171,7 @@ def backward(trial: Trial) -> Findings:
     try:
         with trial.subject.active():
             mine = trial.found.gradients(wanted.seeds)
-    except Exception:  # whatever it raises: does the CPU as well, in this layout?
+    except Exception:  # whatever it raises: compared with the CPU in this layout
         if _cpu_refuses(trial):
             return None
         raise
@@ -183,14 +184,16 @@ def backward(trial: Trial) -> Findings:
 def _cpu_refuses(trial: Trial) -> bool:
     try:
         trial.expected.plain.gradients(trial.expected.seeds)
-    except Exception:  # any error counts: the CPU's own limits
+    except Exception:  # any error counts: limits of the CPU
         return True
     return False
 
 
 def _chose_alike(trial: Trial) -> bool:
-    """Whether indices among the results are the CPU's: among ties another choice is as good, and
-    the gradients go elsewhere."""
+    """Whether indices among the results equal the CPU's.
+
+    Among ties another choice is as good, and the gradients go to other elements.
+    """
     pairs = zip(trial.found.tensors, trial.expected.plain_results, strict=False)
     chosen = [(a, b) for a, b in pairs if b.dtype == torch.int64]
     return all(torch.equal(host(a), b) for a, b in chosen)
@@ -218,7 +221,7 @@ def _gradient(
 
 
 def distribution(trial: Trial) -> Findings:
-    """What a random op draws is spread as it should be."""
+    """Check the distribution of a random op's numbers."""
     if trial.callee.name != distributions.SOURCE:
         return None
 
@@ -229,11 +232,11 @@ def distribution(trial: Trial) -> Findings:
 
 
 def leak(trial: Trial) -> Findings:
-    """Calls keep no memory: what is in use does not grow with them."""
+    """Check that calls keep no memory: memory in use does not grow with them."""
     if sum(tensor.numel() for tensor in trial.sample.tensors) > LEAK_SIZE:
         return None
 
-    # torch's gradients of pools write wherever indices say, wrong ones outside of their memory
+    # torch's gradients of pools write at the given indices, invalid ones outside of their memory
     graded = not _cpu_refuses(trial) and _chose_alike(trial)
 
     def once() -> None:
@@ -249,7 +252,7 @@ def leak(trial: Trial) -> Findings:
     ]
 
 
-# In this order. `always`: in every case; the others in a share of them in the quick tier.
+# In this order. `always`: in every case; the others in a share of the cases in the quick tier.
 Check = Callable[[Trial], Findings]
 CHECKS: dict[str, Check] = {
     "structure": structure,
@@ -268,4 +271,5 @@ CHECKS: dict[str, Check] = {
     "determinism": determinism,
     "leak": leak,
 }
-FATAL = frozenset({"structure", "dtype", "shape"})  # after these nothing else can be said
+# after a failure of these the other checks do not apply
+FATAL = frozenset({"structure", "dtype", "shape"})

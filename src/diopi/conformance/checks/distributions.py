@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random ops have no right values, only right distributions: they are held against those.
+"""Random ops have no expected values, only distributions, with which their numbers are compared.
 
-The Kolmogorov-Smirnov distance of many draws from the distribution function, at a level at which a
-correct generator fails once in a million runs; what is drawn is reproducible from the seed.
+The criterion is the Kolmogorov-Smirnov distance of many numbers from the distribution function, at
+a level at which a correct generator fails once in a million runs; the numbers follow from the seed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Distribution = Callable[[Tensor], Tensor]  # P(X <= x)
 
 @dataclass(frozen=True)
 class Draw:
-    """A call that draws, and how its numbers are spread; `steps` for whole numbers."""
+    """A call that generates numbers, and their distribution; `steps` for integers."""
 
     call: Callable[[torch.device], Tensor]
     distribution: Distribution
@@ -120,12 +120,12 @@ DRAWN: dict[str, Draw] = {
 
 
 def sample(op: str) -> Sample:
-    """The one call of an op: it is told where to draw."""
+    """Return the one call of an op; its argument is the device."""
     return Sample((), {"device": torch.device("cpu"), "_op": op})
 
 
 def function(op: str) -> Callable[..., Any]:
-    """What a case calls."""
+    """Return the function of a case."""
 
     def draw(device: Any, _op: str) -> Tensor:
         return DRAWN[op].call(torch.device(device))
@@ -134,13 +134,13 @@ def function(op: str) -> Callable[..., Any]:
 
 
 def check(op: str, result: Tensor, again: Callable[[int], Tensor]) -> list[Finding]:
-    """How far the draws are from their distribution; `again` draws from another seed."""
+    """Return findings on the distance from the distribution; `again` uses another seed."""
     drawn = host(result).double().reshape(-1)
     found = []
     distance = distance_of(drawn, DRAWN[op].distribution, DRAWN[op].discrete)
     allowed = math.sqrt(-0.5 * math.log(LEVEL / 2)) / math.sqrt(drawn.numel())
     if not distance <= allowed:
-        text = f"its draws are {distance:.3g} from their distribution, allowed {allowed:.3g}"
+        text = f"its numbers are {distance:.3g} from their distribution, allowed {allowed:.3g}"
         found.append(Finding("statistics", text))
     if torch.equal(host(again(21)).double().reshape(-1), drawn):
         found.append(Finding("statistics", "another seed gives the same numbers"))
@@ -148,12 +148,14 @@ def check(op: str, result: Tensor, again: Callable[[int], Tensor]) -> list[Findi
 
 
 def distance_of(drawn: Tensor, distribution: Distribution, discrete: bool) -> float:
-    """The largest gap between the share of draws below a value and its probability."""
+    """Return the largest difference between the share of numbers below a value and
+    its probability.
+    """
     values = drawn.sort().values
     count = values.numel()
     share = torch.arange(1, count + 1, dtype=torch.float64) / count
     wanted = distribution(values)
-    if discrete:  # only at the last of equal values is the share what it should be
+    if discrete:  # only at the last of equal values is the share comparable
         last = torch.ones(count, dtype=torch.bool)
         last[:-1] = values[1:] != values[:-1]
         return float((share - wanted)[last].abs().max())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of an op's other forms: into `out=`, and in place."""
+"""The checks of an op's other forms: `out=` and in place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from diopi.conformance.execution.running import host, run, same_bits
 
 
 def with_out(kind: str, trial: Trial) -> Findings:
-    """`out=` is written, all of it and nothing beside it."""
+    """Check that `out=` is written completely, and nothing outside of it."""
     if kind == "out_transposed" and not any(_turns(t) for t in trial.expected.plain.tensors):
         return None
     form = _form(trial)
@@ -31,16 +31,16 @@ def with_out(kind: str, trial: Trial) -> Findings:
             trial.again(extra=form.named(rooms), function=form.vendors, grad=False)
     except NoKernelError:
         raise  # a form that the vendor does not have
-    except Exception as error:  # whatever it raises: does the CPU as well?
+    except Exception as error:  # whatever it raises: compared with the CPU
         if _cpu_refuses(trial, kind):
             return None
         return [Finding(kind, f"raised {type(error).__name__}: {line(error)}")]
     found: list[Finding] = []
     for place, room in enumerate(rooms):
         if where := room.outside():
-            if _cpu_refuses(trial, kind):  # torch itself lays some of them out anew
+            if _cpu_refuses(trial, kind):  # torch itself changes some layouts
                 return None
-            if not trial.subject.calls.overruns:  # those name the function
+            if not trial.subject.calls.overruns:  # overruns name the function
                 found.append(Finding("guard", f"{kind}: result {place}: the call wrote {where}"))
         mine = host(room.tensor)
         unique = trial.callee.name not in residuals.RESIDUALS
@@ -51,10 +51,10 @@ def with_out(kind: str, trial: Trial) -> Findings:
 
 @dataclass(frozen=True)
 class _Form:
-    """How `out=` is given: by torch's name for it, or by the names of an op's results."""
+    """The keywords of `out=`: torch's, or the names of an op's results."""
 
     names: tuple[str, ...] = ()
-    vendors: Callable[..., Any] | None = None  # instead of the callee's function
+    vendors: Callable[..., Any] | None = None  # replaces the callee's function
     cpus: Callable[..., Any] | None = None
     single: bool = False
 
@@ -66,7 +66,9 @@ class _Form:
 
 
 def _form(trial: Trial) -> _Form | None:
-    """The `out=` form of a call; of an op called by its own name, where a C function does it."""
+    """Return the `out=` form of a call, or of an op called by its own name if a C
+    function has it.
+    """
     callee, subject = trial.callee, trial.subject
     if callee.has_out:
         return _Form(single=isinstance(trial.expected.plain.result, Tensor))
@@ -79,19 +81,19 @@ def _form(trial: Trial) -> _Form | None:
 
 
 def _turns(tensor: Tensor) -> bool:
-    """Whether its memory lies otherwise when the first dimension runs fastest."""
+    """Whether the layout changes when the first dimension is contiguous."""
     return sum(size > 1 for size in tensor.shape) > 1 and bool(tensor.numel())
 
 
 def _cpu_refuses(trial: Trial, kind: str) -> bool:
     try:
         return not _cpu_outs(trial, kind)
-    except Exception:  # any error counts: the CPU's own limits
+    except Exception:  # any error counts: limits of the CPU
         return True
 
 
 def _cpu_outs(trial: Trial, kind: str) -> list[Tensor]:
-    """What the CPU writes into `out=`; nothing when it writes beside it as well."""
+    """Return what the CPU writes into `out=`; empty when it writes outside as well."""
     form = _form(trial)
     assert form is not None
     rooms = [guarded(t, kind, "cpu") for t in trial.expected.plain.tensors]
@@ -100,13 +102,13 @@ def _cpu_outs(trial: Trial, kind: str) -> list[Tensor]:
 
 
 def inplace(trial: Trial) -> Findings:
-    """The in-place form gives the same, in its argument's memory."""
+    """Check that the in-place form gives the expected result in its argument's memory."""
     first = trial.sample.args[0] if trial.sample.args else None
     wanted = trial.expected.plain.tensors
     function = trial.callee.inplace
     if function is None or not isinstance(first, Tensor) or not trial.comparable:
         return None
-    if 0 in first.stride():  # elements share memory: what should be written there?
+    if 0 in first.stride():  # elements share memory: writing has no defined result
         return None
     if len(wanted) != 1 or wanted[0].dtype != first.dtype or wanted[0].shape != first.shape:
         return None
@@ -114,16 +116,16 @@ def inplace(trial: Trial) -> Findings:
         mine = trial.again(function=function, grad=False)
     except NoKernelError:
         raise  # a form that the vendor does not have
-    except Exception as error:  # whatever it raises: does the CPU as well?
+    except Exception as error:  # whatever it raises: compared with the CPU
         try:
             run(trial.callee, trial.sample, function=function, grad=False)
-        except Exception:  # the CPU's own limits
+        except Exception:  # limits of the CPU
             return None
         return [Finding("inplace", f"raised {type(error).__name__}: {line(error)}")]
     written = host(mine.given[0])
     found: list[Finding] = []
     if not mine.tensors or mine.tensors[0].data_ptr() != mine.given[0].data_ptr():
-        found.append(Finding("inplace", "it returns another tensor than its argument"))
+        found.append(Finding("inplace", "it does not return its argument"))
     if not same_bits(written, host(trial.found.tensors[0])):
         found += trial.grade("inplace", written, 0, lambda: _cpu_inplace(trial))
     return found

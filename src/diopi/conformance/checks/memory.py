@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory in use, of the host and of a device: what a kernel keeps from call to call shows there."""
+"""Memory in use, of the host and of a device, to find kernels that leak it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from itertools import pairwise
 import torch
 
 WARM_UP = 4  # calls that may fill caches
-WINDOWS, CALLS = 4, 4  # so many times so many calls: each of them has to grow
+WINDOWS, CALLS = 4, 4  # number of windows, and calls in each; memory must grow in every window
 LEAST = 16  # bytes per call: the smallest block of malloc
 
 Used = Callable[[], int]
 
 
 def kept(call: Callable[[], object], device: str) -> dict[str, int]:
-    """The bytes that each call keeps, by whose memory it is; nothing where nothing grows."""
+    """Return the bytes that each call leaks, by kind of memory; empty when nothing grows."""
     gauges = dict(_gauges(device))
     suspects = _growing(call, gauges, lambda: None)
     if not suspects:
         return {}
-    gc.freeze()  # what is there already need not be looked through each time
+    gc.freeze()  # existing objects need not be traversed each time
     try:
         again = {name: gauges[name] for name in suspects}
-        return _growing(call, again, gc.collect)  # what a cycle kept is no leak
+        return _growing(call, again, gc.collect)  # memory that only a cycle holds is no leak
     finally:
         gc.unfreeze()
 
@@ -55,7 +55,7 @@ def _gauges(device: str) -> Iterator[tuple[str, Used]]:
     if module is not None and hasattr(module, "memory_allocated"):
 
         def allocated() -> int:
-            module.synchronize()  # what runs holds its memory
+            module.synchronize()  # running work holds memory
             return int(module.memory_allocated())
 
         yield kind, allocated
@@ -66,7 +66,7 @@ def _gauges(device: str) -> Iterator[tuple[str, Used]]:
                 free, total = module.mem_get_info()
                 return int(total - free - module.memory_reserved())
 
-            yield "chip", outside  # what kernels take from the chip without the allocator
+            yield "chip", outside  # memory that kernels take from the chip without the allocator
     elif (in_use := _host()) is not None:
         yield "host", in_use
 
@@ -83,7 +83,7 @@ class _Malloc(ctypes.Structure):
 
 @cache
 def _host() -> Used | None:
-    """The bytes in use of malloc; None where the C library does not tell (glibc before 2.33)."""
+    """Return malloc's bytes in use; None where the C library lacks the call (glibc before 2.33)."""
     try:
         ask = ctypes.CDLL(None).mallinfo2
     except (AttributeError, OSError):

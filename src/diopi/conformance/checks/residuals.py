@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Factorisations have no one right answer: they are held against what they factorise."""
+"""Factorisations have no unique result: their product is compared with the factorised matrix."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from diopi.conformance.cases.case import Finding
 from diopi.conformance.cases.sample import Sample
 from diopi.conformance.execution.running import host
 
-SLACK = 40.0  # times the size times the roundoff: what stable algorithms stay far below
+SLACK = 40.0  # factor on size times roundoff, far above the errors of stable algorithms
 
-# What should be equal: two tensors and what they are called.
+# Two tensors that should be equal, and a description.
 Equation = tuple[str, Tensor, Tensor]
 
 
@@ -63,7 +63,7 @@ RESIDUALS: dict[str, Callable[[Tensor, list[Tensor], Sample], Iterator[Equation]
 
 
 def check(name: str, sample: Sample, result: Any) -> list[Finding]:
-    """One finding for each equation that does not hold."""
+    """Return one finding for each equation that does not hold."""
     a = sample.tensors[0].detach()
     out = [host(t) for t in result]
     roundoff = FORMATS[a.dtype].roundoff

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trial: the call of one case as a vendor did it, what it should have been, and its grades."""
+"""A trial: the vendor's run of a case, the expected results, and its grades."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from diopi.conformance.execution.grading import SPECIAL, Judged, chose_equal, gr
 from diopi.conformance.execution.running import Run, host, run
 from diopi.conformance.execution.subject import Subject
 
-Findings = list[Finding] | None  # None: a check that says nothing
-ROUGH = 64.0  # times the bound: a form of the CPU's that is rounded more often, and no worse
+Findings = list[Finding] | None  # None: the check does not apply
+ROUGH = 64.0  # factor on the bound up to which the CPU's extra roundings are accepted
 
 
 @dataclass
 class Trial:
-    """One case on one vendor, and what has been judged of it so far."""
+    """One case on one vendor, and its grades so far."""
 
     case: Case
     callee: Callee
@@ -36,13 +36,13 @@ class Trial:
     judged: list[Judged] = field(default_factory=list)
 
     def again(self, **changes: Any) -> Run:
-        """The call once more on the vendor."""
+        """Run the call once more on the vendor."""
         with self.subject.active():
             return run(self.subject.takes(self.callee), self.sample, self.subject.device, **changes)
 
     @property
     def comparable(self) -> bool:
-        """Whether values can be held side by side at all."""
+        """Whether values can be compared at all."""
         plain = self.expected.plain
         drops = self.sample.kwargs.get("dropout_p", 0.0) or 0.0
         draws = plain.drew or self.callee.draws or drops > 0
@@ -53,9 +53,9 @@ class Trial:
         what: str,
         result: Tensor,
         place: int,
-        cpu: Callable[[], list[Tensor]] | None = None,  # as the CPU does it in this form
+        cpu: Callable[[], list[Tensor]] | None = None,  # the CPU's run of this form
     ) -> list[Finding]:
-        """The finding on one result, none for grade A."""
+        """Return the finding on one result; empty for grade A."""
         wanted = self.expected
         plain = wanted.plain_results[place]
         is_finer = place > 0 and finer(result, plain)
@@ -75,7 +75,9 @@ class Trial:
         )
 
     def _cpus(self, place: int, cpu: Callable[[], list[Tensor]] | None) -> Tensor:
-        """The CPU's own result: in the form that is asked for, unless it is far off in that one."""
+        """Return the CPU's own result: in the requested form, unless the CPU is far off in that
+        form.
+        """
         plain = self.expected.plain_results[place]
         if cpu is None and self.sample.laid:
             cpu = self._laid
@@ -85,11 +87,11 @@ class Trial:
         return result if bearable(self._graded(result, place, lambda: plain)) else plain
 
     def _laid(self) -> list[Tensor]:
-        """The CPU's own results from arguments that lie as the vendor's do."""
+        """Return the CPU's own results for arguments in the layout of the vendor's."""
         return [host(tensor) for tensor in self.expected.plain.tensors]
 
     def grade_gradient(self, gradient: Tensor, wanted: Tensor, place: int) -> Judged:
-        """The grade of the gradient of one argument."""
+        """Grade the gradient of one argument."""
         return self._gradient(gradient, wanted, place, lambda: self._cpus_gradient(wanted, place))
 
     def _gradient(
@@ -117,7 +119,7 @@ class Trial:
         return expected.picked(host(laid)) if bearable(judged) else settled
 
     def grade_written(self, place: int, result: Tensor, plain: Tensor) -> list[Finding]:
-        """The finding on an argument that the op writes."""
+        """Return the finding on an argument that the op writes."""
         reference = self.expected.given[place]
 
         def sigma() -> Tensor | None:
@@ -133,7 +135,7 @@ class Trial:
         return self.note("inputs", judged, result, reference)
 
     def note(self, what: str, judged: Judged, result: Tensor, reference: Tensor) -> list[Finding]:
-        """The finding of a grade, which is kept."""
+        """Record a grade, and return its finding."""
         if judged.grade == "F" and chose_equal(self.callee.name, self.sample, result, reference):
             judged = Judged("A", judged.verdict, "equal values")
         self.judged.append(judged)
@@ -144,25 +146,25 @@ class Trial:
 
 
 def bearable(judged: Judged) -> bool:
-    """Whether what the CPU does is rounding, if more of it, and no mistake."""
+    """Whether the CPU's error is rounding, not a mistake."""
     return judged.grade != "F" or judged.verdict.ratio <= ROUGH
 
 
 def at(values: Sequence[Tensor | None] | None, place: int) -> Tensor | None:
-    """One of some values; None where there is none."""
+    """Return the value at an index; None where there is none."""
     return values[place] if values is not None and place < len(values) else None
 
 
 def kind(tensor: Tensor) -> str:
-    """Its dtype and shape, in words."""
+    """Describe the dtype and shape of a tensor."""
     return f"{name_of(tensor.dtype)} {list(tensor.shape)}"
 
 
 def finer(mine: Tensor, wanted: Tensor) -> bool:
-    """Whether it is kept in float32 beside results of a half type."""
+    """Whether a tensor is kept in float32 next to results of a half type."""
     return mine.dtype == torch.float32 and wanted.dtype in (torch.float16, torch.bfloat16)
 
 
 def line(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """Return the text of an error in one line."""
     return " ".join(str(error).split())[:300]

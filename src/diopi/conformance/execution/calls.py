@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C functions that a case calls: which one runs, what it writes around its results, and which
-one computes wrongly.
+"""The C functions that a case calls: which one runs, which one writes outside of its results, and
+which one computes incorrectly.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from diopi.inference import Described
 from diopi.observing import Observer
 from diopi.op import Op
 
-SIZE = 512  # bytes of the file in which a worker notes the running function
+SIZE = 512  # bytes of the file in which a worker records the running function
 RUNNING, RETURNED = "running", "returned"
 
 
 class Calls(Observer):
-    """Observes the C functions of one vendor. `finish` waits for the device after a call."""
+    """Observes the C functions of one vendor. `finish` synchronizes the device after a call."""
 
     def __init__(self, finish: Callable[[], None] = lambda: None) -> None:
-        self.functions: list[str] = []  # those that were called, in order of their first call
+        self.functions: list[str] = []  # called functions, in order of their first call
         self.casts: dict[torch.dtype, torch.dtype] = {}  # floating types that the adaptor lowered
         self.overruns: list[str] = []
         self.wrong: list[str] = []
         self._finish = finish
         self._note: mmap.mmap | None = None
         self._guards: list[Guarded] = []
-        self._standing: list[Guarded] = []  # around results that the suite made
+        self._standing: list[Guarded] = []  # guards around results that the suite allocated
         self._judges = False
         self._before: Any = None
 
@@ -50,7 +50,7 @@ class Calls(Observer):
             self._note = mmap.mmap(file.fileno(), SIZE)
 
     def begin(self) -> None:
-        """Forget the calls of the previous case."""
+        """Clear the calls of the previous case."""
         self.functions, self.casts, self.overruns, self.wrong = [], {}, [], []
         self._guards.clear()
         self._write("")
@@ -76,7 +76,7 @@ class Calls(Observer):
     def result(self, kind: Described, device: torch.device) -> Tensor:
         if not _plain(kind.dtype):
             return kind.empty(device)
-        with _disable_current_modes():  # the memory is the suite's, not a kernel's work
+        with _disable_current_modes():  # the memory is the suite's, not allocated by a kernel
             made = guarded_result(kind, device)
         self._guards.append(made)
         return made.tensor
@@ -112,7 +112,7 @@ class Calls(Observer):
 
 
 def last(path: Path) -> str:
-    """What the file of a dead or hung worker says about its last C function; "" for none."""
+    """Return the last C function of a dead or hung worker from its file; "" for none."""
     if not path.is_file():
         return ""
     state, _, function = path.read_bytes().rstrip(b"\0").decode().partition(" ")
@@ -135,12 +135,12 @@ def _copied(values: Any) -> Any:
 
 
 def _mistake(op: Op, given: Mapping[str, Any], results: Sequence[Any]) -> str:
-    """What is wrong with the results of one function, by the op's meaning on the CPU."""
+    """Describe the error in the results of one function, by the op's meaning on the CPU."""
     if op.kind == "random" or op.name in UNINITIALISED:
         return ""
     try:
         plain, wide = _meant(op, given, False), _meant(op, given, True)
-    except Exception:  # the CPU's own limits
+    except Exception:  # limits of the CPU
         return ""
     mine = [t for t in pytree.tree_leaves(list(results)) if isinstance(t, Tensor)]
     if len(mine) != len(plain):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call should give: in float64, as the CPU does it, and what rounding may do to it."""
+"""The expected results of a call: in float64, on the CPU, and the envelope of rounding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deeplink.judge.formats import FORMATS, coarser
 from diopi.conformance.cases.sample import Callee, Sample
 from diopi.conformance.execution.running import Run, host, run
 
-# What they do depends on the type itself: their reference is the CPU's run in that type.
+# Their meaning depends on the type itself: the reference is the CPU's run in that type.
 BY_TYPE = frozenset(
     """
     nextafter nan_to_num frexp linalg.matrix_rank linalg.pinv pinverse histc view_as type
@@ -24,12 +24,12 @@ BY_TYPE = frozenset(
     finfo byte char short int long bool half bfloat16 float double to item
     """.split()
 )
-BY_LAYOUT = "as_strided"  # and its kin: what they do depends on it
+BY_LAYOUT = "as_strided"  # and as_strided_*: the result depends on the layout
 Values = list[Tensor | None]
 
 
 class Expected:
-    """Made when asked for, each part once; forward first, gradients after it."""
+    """The expected results, each part computed once, on demand; forward before gradients."""
 
     casts: Mapping[torch.dtype, torch.dtype] = MappingProxyType({})
 
@@ -39,31 +39,33 @@ class Expected:
         sample: Sample,
         casts: Mapping[torch.dtype, torch.dtype] = MappingProxyType({}),
     ) -> None:
-        """`casts`: the vendor's adaptor computes in these coarser types instead."""
+        """Prepare the call; `casts`: coarser types in which the vendor's adaptor computes."""
         self._callee, self._sample, self.casts = callee, sample, casts
 
     def stored_as(self, tensor: Tensor) -> Tensor:
-        """A result in the type in which the vendor computes it; its values stay."""
+        """Convert a result to the type in which the vendor computes it; its values stay."""
         return tensor.to(self.casts.get(tensor.dtype, tensor.dtype))
 
     @cached_property
     def _dense(self) -> bool:
-        """What a call means does not depend on where its arguments lie, but torch's own kernels
-        may: then the values are those of contiguous arguments."""
+        """Whether to use contiguous arguments: a call's meaning does not depend on their layout,
+        but
+        torch's own kernels may.
+        """
         return self._sample.laid and not self._callee.name.startswith(BY_LAYOUT)
 
     def picked(self, tensor: Tensor) -> Tensor:
-        """The elements of a result that are compared: all."""
+        """Return the elements of a result that are compared: all."""
         return tensor
 
     @cached_property
     def plain(self) -> Run:
-        """As the CPU does it; raises what the CPU raises."""
+        """The CPU's run; raises what the CPU raises."""
         return run(self._callee, self._sample)
 
     @cached_property
     def _settled(self) -> Run:
-        """As the CPU does it when nothing about the layout can mislead it."""
+        """The CPU's run with contiguous arguments, which no layout can affect."""
         return run(self._callee, self._sample, dense=True) if self._dense else self.plain
 
     @cached_property
@@ -81,7 +83,7 @@ class Expected:
 
     @cached_property
     def results(self) -> list[Tensor]:
-        """In float64."""
+        """The results in float64."""
         return [host(t) for t in self._wide.tensors]
 
     @cached_property
@@ -91,7 +93,9 @@ class Expected:
 
     @cached_property
     def given_sigma(self) -> Values | None:
-        """Of each argument after the call; None where the call cannot be taken apart."""
+        """The envelope of each argument after the call; None where the call cannot be
+        decomposed.
+        """
 
         def once() -> Values:
             return list(self._wide_again(grad=False).given)
@@ -100,12 +104,12 @@ class Expected:
 
     @cached_property
     def plain_results(self) -> list[Tensor]:
-        """As the CPU does it."""
+        """The results of the CPU's run."""
         return [host(t) for t in self._settled.tensors]
 
     @cached_property
     def sigma(self) -> Values | None:
-        """Of each result; None where the call cannot be taken apart."""
+        """The envelope of each result; None where the call cannot be decomposed."""
 
         def once() -> Values:
             return list(self._wide_again(grad=False).tensors)
@@ -116,13 +120,13 @@ class Expected:
 
     @cached_property
     def seeds(self) -> list[Tensor]:
-        """A random gradient for each result that has one, in its own type."""
+        """A random gradient for each differentiable result, in the type of the result."""
         generator = torch.Generator().manual_seed(len(self._sample.tensors))
         return [_normal(root, generator) for root in self.plain.roots]
 
     @cached_property
     def gradients(self) -> Values:
-        """In float64; empty where there are none."""
+        """The gradients in float64; empty where there are none."""
         if len(self._wide.roots) != len(self.plain.roots):
             return []
         return [None if g is None else host(g) for g in self._wide.gradients(self.seeds)]
@@ -133,7 +137,7 @@ class Expected:
 
     @cached_property
     def gradient_sigma(self) -> Values | None:
-        """Of each gradient."""
+        """The envelope of each gradient."""
 
         def once() -> Values:
             return self._wide_again().gradients(self.seeds)
@@ -157,10 +161,10 @@ class Expected:
             return envelope(
                 checked,
                 floats,
-                inside=2 * FLOAT64 if wide else FLOAT32,  # there the reference errs as well
+                inside=2 * FLOAT64 if wide else FLOAT32,  # there the reference has errors as well
                 between=FORMATS[stored].roundoff,
             )
-        except Exception:  # torch raises anything when a call cannot be taken apart
+        except Exception:  # torch raises anything when a call cannot be decomposed
             return None
 
     @cached_property

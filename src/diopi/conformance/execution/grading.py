@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grades: A is as exact as rounding lets it be, B is usable and worth knowing, F is wrong."""
+"""Grades: A is as exact as rounding allows, B is usable but notable, F is wrong."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from deeplink.judge import Verdict, judge, same_choice
 from deeplink.judge.formats import FORMATS
 from diopi.conformance.cases.sample import Sample
 
-LOOSER = {True: 4.0, False: 8.0}  # of half types and others: so many times the bound is still B
+# for half types and others: factor on the bound up to which a result is B
+LOOSER = {True: 4.0, False: 8.0}
 STATISTICAL = ("rms", "bias")
 SPECIAL = ("nan", "inf")
 DISTINCT = ("sort", "argsort", "topk", "msort")
-# the ops whose results are places of values: where two are equal, either is right
+# ops whose results are indices of values: among equal values either is correct
 CHOOSES = frozenset(
     (*DISTINCT, *"max min argmax argmin cummax cummin median nanmedian kthvalue mode".split())
 )
@@ -44,8 +45,8 @@ def grade(
     plain: Callable[[], Tensor | None],
     sigma: Callable[[], Tensor | None],
 ) -> Judged:
-    """The grade of a result; the CPU's own run can lift a result to B, never to A."""
-    result, reference = result.clone(), reference.clone()  # whoever judges may compute in place
+    """Grade a result; the CPU's own run can raise a result to B, never to A."""
+    result, reference = result.clone(), reference.clone()  # a judge may compute in place
     if result.dtype not in FORMATS:
         verdict = judge(result, reference, run_plain=plain)
         return Judged("A" if verdict.passed else "F", verdict)
@@ -64,12 +65,12 @@ def grade(
 
 
 def worse(grades: Sequence[str]) -> str:
-    """The worst of some grades; A for none."""
+    """Return the worst of some grades; A for none."""
     return max(grades, key=ORDER.index, default="A")
 
 
 def chose_equal(name: str, sample: Sample, result: Tensor, reference: Tensor) -> bool:
-    """Whether indices differ only among equal values, where any of them is right."""
+    """Whether indices differ only among equal values, where any of them is correct."""
     chooses = "max_pool" in name or name.partition(".")[0] in CHOOSES
     if not chooses or result.dtype != torch.int64 or not sample.tensors:
         return False
@@ -82,7 +83,7 @@ def chose_equal(name: str, sample: Sample, result: Tensor, reference: Tensor) ->
         try:
             if same_choice(values, result, reference, dim, distinct):
                 return True
-        except (RuntimeError, IndexError):  # not along this one
+        except (RuntimeError, IndexError):  # not along this dimension
             continue
     return False
 

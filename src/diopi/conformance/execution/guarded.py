@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tensor with a wall around it, so that what a kernel writes outside of its result is found."""
+"""A result tensor between guard elements, which reveal a kernel's writes outside of it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from torch import Tensor
 
 from diopi.inference import Described
 
-WALL = 64  # elements before and after
+WALL = 64  # guard elements before and after
 PATTERN = 0xA5
 
 
 @dataclass(frozen=True)
 class Guarded:
-    """A tensor to be written, and the memory that it is a part of."""
+    """A tensor to be written, and the memory that contains it."""
 
     tensor: Tensor
     room: Tensor  # flat, of any type
-    inside: Tensor  # which of its bytes belong to the tensor
+    inside: Tensor  # mask of the bytes that belong to the tensor
 
     def outside(self) -> str:
-        """How many bytes outside of the tensor were written, in words; "" for none."""
+        """Describe the number of bytes written outside of the tensor; "" for none."""
         if not self.room.numel():
             return ""
         wrong = ((self.room.cpu().view(torch.uint8) != PATTERN) & ~self.inside).nonzero().flatten()
@@ -32,7 +32,11 @@ class Guarded:
         first, last = _ends(self.inside)
         before, after = int((wrong < first).sum()), int((wrong > last).sum())
         between = len(wrong) - before - after
-        parts = [(before, "before"), (after, "past the end of"), (between, "into the gaps of")]
+        parts = [
+            (before, "before"),
+            (after, "past the end of"),
+            (between, "between the elements of"),
+        ]
         return ", ".join(f"{count} bytes {where} its result" for count, where in parts if count)
 
 
@@ -44,7 +48,7 @@ def _ends(inside: Tensor) -> tuple[int, int]:
 
 
 def guarded_result(kind: Described, device: torch.device) -> Guarded:
-    """Memory for a result of a C function, with the strides that it should have."""
+    """Allocate memory for a result of a C function, with the expected strides."""
     extent = 1 + sum((n - 1) * step for n, step in zip(kind.shape, kind.stride, strict=True))
     count = 0 if 0 in kind.shape else extent
     width = kind.dtype.itemsize
@@ -55,8 +59,10 @@ def guarded_result(kind: Described, device: torch.device) -> Guarded:
 
 
 def guarded(like: Tensor, kind: str, device: str) -> Guarded:
-    """Memory for a result: `out` dense, `out_strided` with gaps, `out_transposed` with the first
-    dimension running fastest, `out_resized` with no element."""
+    """Allocate memory for a result: `out` dense, `out_strided` non-contiguous, `out_transposed`
+    with
+    the first dimension contiguous, `out_resized` without elements.
+    """
     nothing = torch.empty(0, dtype=torch.uint8)
     if kind == "out_resized":
         empty = torch.empty(0, dtype=like.dtype, device=device)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where and when a run was made: without that its figures say nothing."""
+"""The machine, versions and time of a run, without which its metrics have no meaning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CPUINFO = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True)
 class Origin:
-    """The machine of a run, its versions, its day and what it took."""
+    """The machine of a run, its versions, its day and its duration."""
 
     machine: str
     torch: str
@@ -25,8 +25,8 @@ class Origin:
     day: str
     jobs: int
     seconds: float
-    cpu_seconds: float  # of all processes, and of the parts that a run was resumed after
-    part: str = ""  # how far it came, when it was interrupted
+    cpu_seconds: float  # of all processes, and of the earlier parts of a resumed run
+    part: str = ""  # progress, when it was interrupted
 
     def __str__(self) -> str:
         part = f"; interrupted at {self.part}" if self.part else ""
@@ -38,7 +38,7 @@ class Origin:
 
 
 class Watch:
-    """Begins to measure when it is made, with what the earlier part of a resumed run took."""
+    """Measures a run from its construction on, added to the earlier part of a resumed run."""
 
     def __init__(self, earlier: Origin | None = None) -> None:
         self._started, self._used = time.monotonic(), _cpu()
@@ -47,7 +47,7 @@ class Watch:
             self._used -= earlier.cpu_seconds
 
     def origin(self, machine: str, jobs: int, part: str = "") -> Origin:
-        """The origin of this run, up to this moment, on the machine that a worker described."""
+        """Return the origin of this run until now, on the machine that a worker described."""
         return Origin(
             machine,
             torch.__version__,
@@ -61,7 +61,7 @@ class Watch:
 
 
 def machine(device: str) -> str:
-    """The processor, and the device's name where it has one."""
+    """Describe the processor, and the device if it has a name."""
     found = f"{platform.system()} {platform.machine()}, {_processor()}, {os.cpu_count()} CPUs"
     kind = torch.device(device).type
     if kind == "cpu":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call on one device: arguments copied as they lie in memory, results, arguments afterwards."""
+"""One call on one device: copies of the arguments in their layout, results, final arguments."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ WIDE = {
 
 @dataclass(frozen=True)
 class Run:
-    """What one call gave. `given` are its tensor arguments after it, in the order of the sample."""
+    """The outcome of one call. `given` are its tensor arguments afterwards, in the
+    sample's order.
+    """
 
     result: Any
     given: list[Tensor]
-    drew: bool = False  # the CPU's random numbers
-    graded: Any = None  # the part of the result that has gradients
+    drew: bool = False  # whether it used the CPU's random numbers
+    graded: Any = None  # the differentiable part of the result
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -40,7 +42,7 @@ class Run:
 
     @property
     def roots(self) -> list[Tensor]:
-        """The results that have gradients."""
+        """Return the differentiable results."""
         found = pytree.tree_leaves(self.graded)
         return [out for out in found if isinstance(out, Tensor) and out.requires_grad]
 
@@ -49,7 +51,7 @@ class Run:
         return [tensor for tensor in self.given if tensor.requires_grad]
 
     def gradients(self, seeds: Sequence[Tensor]) -> list[Tensor | None]:
-        """Of the arguments that want one, from one for each root."""
+        """Return the gradients of the arguments that require one, for one gradient of each root."""
         roots, leaves = self.roots, self.leaves
         if not roots or not leaves:
             return []
@@ -70,8 +72,10 @@ def run(
     seed: int = 20,
     grad: bool = True,
 ) -> Run:
-    """The call on a copy of the sample; `wide` in float64, `dense` with each tensor contiguous,
-    `function` instead of the callee's."""
+    """Run the call on a copy of the sample.
+
+    `wide`: in float64; `dense`: with each tensor contiguous; `function` replaces the callee's.
+    """
     move = _Mover(device, wide, grad, dense)
     host = STAYS_ON_HOST.get(callee.name, frozenset())
     args = [a if i - 1 in host else move(a) for i, a in enumerate(sample.args)]
@@ -80,7 +84,7 @@ def run(
         for key, arg in sample.kwargs.items()
     }
     if callee.factory:
-        kwargs["device"] = device  # some samples leave it out and would stay on the CPU
+        kwargs["device"] = device  # some samples omit it and would stay on the CPU
     draw_from(seed, device)
     before = torch.get_rng_state()
     with _quiet(), _default(wide), torch.set_grad_enabled(grad):
@@ -91,7 +95,7 @@ def run(
 
 
 def rounded(sample: Sample, casts: Mapping[torch.dtype, torch.dtype]) -> Sample:
-    """A copy of the sample whose tensors hold values of coarser types; dtypes and strides stay."""
+    """Copy the sample with values rounded to coarser types; dtypes and strides are unchanged."""
     move = _Mover("cpu", False, True, False)
     args, kwargs = move(sample.args), move(sample.kwargs)
     for (_, dtype), flat in move.copies.items():
@@ -103,13 +107,15 @@ def rounded(sample: Sample, casts: Mapping[torch.dtype, torch.dtype]) -> Sample:
 @contextmanager
 def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what an op warns of is not compared
+        warnings.simplefilter("ignore")  # warnings of an op are not compared
         yield
 
 
 @contextmanager
 def _default(wide: bool) -> Iterator[None]:
-    """In float64, whole numbers become float64 as well."""
+    """Set the default dtype to float64 inside the block, which also converts integers
+    to float64.
+    """
     before = torch.get_default_dtype()
     if wide:
         torch.set_default_dtype(torch.float64)
@@ -120,7 +126,7 @@ def _default(wide: bool) -> Iterator[None]:
 
 
 class _Mover:
-    """Copies arguments; tensors that share storage share it afterwards, strides stay."""
+    """Copies arguments; sharing of storage and strides are preserved."""
 
     def __init__(self, device: str, wide: bool, grad: bool, dense: bool) -> None:
         self.moved: list[Tensor] = []
@@ -170,19 +176,19 @@ class _Mover:
 
 
 def host(tensor: Tensor) -> Tensor:
-    """Its values on the CPU, plain."""
+    """Return a plain CPU tensor with the tensor's values."""
     tensor = tensor.detach()
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
     if tensor.is_quantized:
         tensor = tensor.dequantize()
     tensor = tensor.cpu().resolve_conj().resolve_neg()
-    # torch can compare nothing of complex32
+    # torch cannot compare complex32
     return tensor.to(torch.complex64) if tensor.dtype == torch.complex32 else tensor
 
 
 def same_bits(first: Tensor, second: Tensor) -> bool:
-    """Equal, a NaN being equal to a NaN."""
+    """Whether two tensors are equal, NaN being equal to NaN."""
     if first.shape != second.shape or first.dtype != second.dtype:
         return False
     if torch.equal(first, second):

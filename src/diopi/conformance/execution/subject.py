@@ -26,7 +26,7 @@ from diopi.implementation import Implementation
 from diopi.resolve import Resolved
 from diopi.schema import RENAMED
 
-# What devices say when no later call of this process will work.
+# Error texts after which no later call of this process can succeed.
 STICKY = (
     "device-side assert",
     "illegal memory access",
@@ -39,7 +39,7 @@ STICKY = (
 
 @dataclass(frozen=True)
 class Subject:
-    """Where cases run. `active` is entered around each call: it puts the kernels in place."""
+    """Where cases run. `active` is entered around each call: it installs the kernels."""
 
     name: str
     device: str
@@ -49,15 +49,15 @@ class Subject:
     calls: Calls = field(default_factory=Calls, repr=False)  # of its C functions
 
     def ready(self) -> None:
-        """Raises what the device raises when it cannot be used at all."""
+        """Raise the device's error when it cannot be used at all."""
         torch.ones(1, device=self.device).cpu()
 
     def finish(self) -> None:
-        """Waits for the device; raises what went wrong on it meanwhile."""
+        """Synchronize the device; raises its asynchronous errors."""
         _finish(self.device)
 
     def lost(self, said: str) -> bool:
-        """Whether an error, by what it said, left the device unusable for this process."""
+        """Whether an error text shows that the device is unusable for this process."""
         if any(words in said for words in STICKY):
             return True
         try:
@@ -68,23 +68,23 @@ class Subject:
 
     @property
     def is_host(self) -> bool:
-        """Whether it is torch's CPU itself, from which everybody's results are expected."""
+        """Whether it is torch's CPU itself, from which the expected results come."""
         return self.device == "cpu" and not self.kernels
 
     def has(self, op: str) -> bool:
-        """Whether it claims to do an op."""
+        """Whether the vendor claims to implement an op."""
         return not self.kernels or op in self.kernels
 
     def takes(self, callee: Callee) -> Callee:
-        """The callee, by the vendor's kernel where an op is called by its own name."""
+        """Replace the callee by the vendor's kernel where an op is called by its own name."""
         if not callee.direct or callee.name not in self.kernels:
             return callee
-        # a kernel knows its device
+        # a kernel determines its own device
         return replace(callee, function=self.kernels[callee.name].call, factory=False)
 
 
 def open_subject(name: str, *, runs: bool = True) -> Subject:
-    """A vendor by its name, or `module` or `module:attribute` that holds kernels.
+    """Open a vendor by its name, or `module` or `module:attribute` that holds kernels.
 
     A process that runs no case itself (`runs=False`) may have the device of another vendor.
     """
@@ -101,7 +101,9 @@ def open_subject(name: str, *, runs: bool = True) -> Subject:
 
 
 def is_module(name: str) -> bool:
-    """Whether a name is that of a module of kernels, `module:attribute` included, or a vendor's."""
+    """Whether a name is that of a module of kernels, `module:attribute` included, not
+    a vendor's.
+    """
     if "." in name or ":" in name:
         return True
     return vendors.find(name) is None and importlib.util.find_spec(name) is not None
@@ -120,7 +122,8 @@ def _source(name: str) -> Any:
     try:
         found = importlib.import_module(module)
         return getattr(found, attribute) if attribute else found
-    except Exception as error:  # another's module: whatever it raises is told as its state
+    # another author's module: whatever it raises is reported as its state
+    except Exception as error:
         raise VendorBrokenError(
             f"the kernels in {name} do not load: {type(error).__name__}: {error}.",
             "a vendor's name, or module:attribute of kernels; import it by hand to see where.",
@@ -130,7 +133,7 @@ def _source(name: str) -> Any:
 def of_kernels(
     name: str, kernels: Implementation, device: str = "cpu", gaps: Path | None = None
 ) -> Subject:
-    """A vendor of kernels: each stands in for its ATen overloads on the vendor's device."""
+    """Create a subject from kernels: each replaces its ATen overloads on the vendor's device."""
     runs = {
         op: found
         for op, found in kernels.resolve().items()
@@ -169,7 +172,7 @@ def _forms(found: Resolved) -> list[tuple[str, Callable[..., Any]]]:
 
 
 class _Routed(TorchDispatchMode):
-    """Sends the ATen overloads of ops to the vendor's kernels; the rest goes on as it was."""
+    """A mode that sends the ATen overloads of ops to the vendor's kernels."""
 
     def __init__(
         self, routed: dict[str, tuple[Resolved, Callable[..., Any]]], device: str = "cpu"
@@ -195,9 +198,9 @@ class _Routed(TorchDispatchMode):
         return form(**call)
 
     def _elsewhere(self, args: Any, kwargs: dict[str, Any]) -> bool:
-        """Whether it is not the kernels' to do: on the host, or a copy from or to it."""
+        """Whether the kernels do not apply: on the host, or a copy from or to it."""
         tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if not tensors:  # a device makes tensors itself
+        if not tensors:  # a device creates tensors itself
             return self._type != "cpu"
         asked = kwargs.get("device")
         if asked is not None:

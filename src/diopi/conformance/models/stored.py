@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stored cases of models: one compressed file of lines each, a call's shapes on every line."""
+"""The stored cases of models: one compressed file per model, a call's shapes on each line."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ FOLDER = Path(__file__).parent
 ENDING = ".jsonl.gz"
 PREFIX = "model:"
 MOST = 1 << 17  # elements of all arguments of a call; larger ones are scaled down
-FOREVER = 1 << 40  # the end of a slice that has none
-# Sizes above the first number become the second plus up to the third; the first that is enough.
+FOREVER = 1 << 40  # the end of a slice without an end
+# Sizes above the first number become the second plus up to the third; the first row that is enough.
 SCALES = ((1 << 62, 0, 1), (256, 64, 61), (64, 33, 31), (24, 9, 7))
-LEFT_OUT = ("group_norm",)  # products of sizes are among its arguments: not to be scaled
+LEFT_OUT = ("group_norm",)  # products of sizes are among its arguments: cannot be scaled
 POSITIVE = ("rsqrt", "sqrt", "log", "batch_norm", "lerp", "addcdiv", "div")
 
 Spec = Any  # a number, a text, a list of these, or {"t": shape, "d": dtype, "s": strides}
 
 
 def names() -> list[str]:
-    """The models that there are."""
+    """Return the names of the models."""
     return sorted(path.name.removesuffix(ENDING) for path in FOLDER.glob(f"*{ENDING}"))
 
 
 def check(name: str) -> None:
-    """DeeplinkError unless there is such a model."""
+    """Raise DeeplinkError unless there is a model of this name."""
     if name not in names():
         raise DeeplinkError(
             f"no model {name!r}; there are: {', '.join(names()) or 'none'}.",
@@ -47,13 +47,13 @@ def check(name: str) -> None:
 
 
 def listed() -> dict[str, list[str]]:
-    """Every model with the ops that it calls."""
+    """Return every model with the ops that it calls."""
     return {name: sorted({op for op, _ in calls(name)}) for name in names()}
 
 
 @lru_cache(maxsize=2)
 def calls(name: str) -> Mapping[tuple[str, str], list[dict[str, Any]]]:
-    """The calls of a model by op and dtype, in the order of the file."""
+    """Return the calls of a model by op and dtype, in the order of the file."""
     check(name)
     found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     with gzip.open(FOLDER / f"{name}{ENDING}", "rt", encoding="utf-8") as file:
@@ -67,7 +67,7 @@ def calls(name: str) -> Mapping[tuple[str, str], list[dict[str, Any]]]:
 
 @cache
 def _op(overload: str) -> str:
-    """The op of the interface that serves an overload; "" for none."""
+    """Return the op of the interface for an overload; "" for none."""
     try:
         return by_aten(overload.removeprefix("aten.").removesuffix(".default")).name
     except UnknownOpError:
@@ -81,14 +81,14 @@ def _dtype(call: dict[str, Any]) -> str:
 
 
 def callee(call: dict[str, Any]) -> Callee:
-    """The overload itself."""
+    """Return the callee of a call: the overload itself."""
     base, _, overload = call["op"].removeprefix("aten.").partition(".")
     function = getattr(getattr(torch.ops.aten, base), overload)
     return Callee(call["op"], function, draws=torch.Tag.nondeterministic_seeded in function.tags)
 
 
 def sample(call: dict[str, Any]) -> Sample:
-    """The arguments of a call, scaled down to what a small machine judges in a moment."""
+    """Create the arguments of a call, scaled down to sizes that a small machine judges quickly."""
     given = [call["args"], call["kwargs"]]
     specs = [s for s in _leaves(given) if isinstance(s, dict)]
     scale = _scale(specs, [s for s in _leaves(given) if type(s) is int])
@@ -116,9 +116,9 @@ def _leaves(spec: Spec) -> list[Any]:
 
 
 def _scale(specs: list[dict[str, Any]], numbers: list[int]) -> Callable[[int], int]:
-    """A map of sizes under which the call is small enough; the same for all its arguments.
+    """Return a mapping of sizes for all arguments that makes the call small enough.
 
-    A number may be a size of the result (of a vocabulary), beside the last one of an argument.
+    A number may be a size of the result (of a vocabulary), next to the last one of an argument.
     """
     counts = [n for n in numbers if n < FOREVER]
     for above, least, more in SCALES:

@@ -3,8 +3,8 @@
 
     python -m diopi.conformance.models.trace bert resnet …
 
-A model is built from its configuration on torch's meta device and run forward and backward; every
-call of an ATen overload that computes is kept once, with its shapes, types and layout.
+A model is built from its configuration on torch's meta device and run forward and backward. Each
+distinct call of an ATen overload that computes is stored once: shapes, types and layout.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 FOLDER = Path(__file__).parent
-LAYERS = 2  # of those that repeat: more of them have the same shapes
-# What a condition or a number is said to be: no layer is dropped, no mask is all alike.
+LAYERS = 2  # of repeated layers: more of them have equal shapes
+# The value of a condition or a number: no layer is dropped, no mask is uniform.
 ANSWERS = {torch.bool: False, torch.float32: 1.0, torch.bfloat16: 1.0, torch.float16: 1.0}
 SKIPPED = ("detach", "alias", "lift_fresh", "empty", "_local_scalar_dense", "set_", "copy_")
 
 
 class Recorder(TorchDispatchMode):
-    """Keeps each distinct call, and answers what meta tensors cannot."""
+    """Records each distinct call, and returns values that meta tensors lack."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -43,7 +43,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if str(func) == "aten._local_scalar_dense.default":
-            return ANSWERS.get(args[0].dtype, 1)  # a value that nobody has
+            return ANSWERS.get(args[0].dtype, 1)  # any value
         out = func(*args, **kwargs)
         if _computes(func):
             try:
@@ -55,7 +55,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _computes(func: Any) -> bool:
-    """Neither a view nor one of those that only hand memory around."""
+    """Whether an overload computes: it is no view and does not only manage memory."""
     if func.namespace != "aten" or func._schema.name.split("::")[1].startswith(SKIPPED):
         return False
     return not func.is_view
@@ -79,7 +79,7 @@ def _spec(value: Any) -> Any:
 
 
 def _order(tensor: Tensor) -> dict[str, Any]:
-    """How it lies in memory, when not in order: the dimensions from the slowest to the fastest."""
+    """Describe a non-contiguous layout: the dimensions from the slowest to the fastest."""
     if tensor.is_contiguous():
         return {}
     if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
@@ -88,7 +88,7 @@ def _order(tensor: Tensor) -> dict[str, Any]:
     return {"s": order}
 
 
-# The models: what is fed to each kind.
+# The models: the inputs of each kind.
 
 
 def _ids(*shape: int) -> Tensor:
@@ -153,7 +153,7 @@ TIMM = """
 
 
 def build(name: str) -> tuple[Any, dict[str, Tensor]]:
-    """A model on the meta device and what it is called with."""
+    """Build a model on the meta device, with its inputs."""
     if name in TIMM:
         _declare_torchvisions_operators()
         timm = importlib.import_module("timm")
@@ -172,8 +172,10 @@ def build(name: str) -> tuple[Any, dict[str, Tensor]]:
 
 
 def _declare_torchvisions_operators() -> None:
-    """timm needs torchvision's Python alone. Where its library was built for another torch, the two
-    operators that it looks for while it is imported are declared, and never called."""
+    """Declare two operators of torchvision, which timm's import requires and no one calls.
+
+    timm needs torchvision's Python alone, whose library may be built for another torch.
+    """
     try:
         importlib.import_module("torchvision")
     except RuntimeError:  # operator torchvision::nms does not exist
@@ -183,7 +185,7 @@ def _declare_torchvisions_operators() -> None:
 
 
 def trace(name: str) -> Counter[str]:
-    """The distinct calls of a model, forward and backward, with how often each was made."""
+    """Return the distinct calls of a model, forward and backward, with their counts."""
     model, inputs = build(name)
     model.train()
     recorder = Recorder()
@@ -205,7 +207,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def save(name: str, calls: Counter[str], folder: Path) -> None:
-    """One line for each call; the bytes do not depend on the time."""
+    """Write one line for each call; the bytes do not depend on the time."""
     text = "".join(f"{call}\n" for call in sorted(calls))
     (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(text.encode(), 9, mtime=0))
 
@@ -218,7 +220,7 @@ def _quiet() -> Iterator[None]:
 
 
 def main(line: Sequence[str] | None = None) -> int:
-    """Traces models; how many could not be."""
+    """Trace models; return the number of failures."""
     parser = argparse.ArgumentParser(prog="python -m diopi.conformance.models.trace")
     parser.add_argument("models", nargs="*", help="all that are known, if none is given")
     parser.add_argument("--folder", type=Path, default=FOLDER)
@@ -231,7 +233,7 @@ def main(line: Sequence[str] | None = None) -> int:
                 calls = trace(name)
             save(name, calls, given.folder)
             text = f"{len(calls)} cases of {sum(calls.values())} calls"
-        except Exception as error:  # whatever another's model raises: the next one is tried
+        except Exception as error:  # whatever a model's code raises: the next one is tried
             failed += 1
             text = f"not traced: {type(error).__name__}: {' '.join(str(error).split())[:120]}"
         sys.stdout.write(f"{name}: {text}, {time.monotonic() - started:.1f} s\n")

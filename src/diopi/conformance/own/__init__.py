@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our own arguments, for ops that op_db does not have and for sizes that it does not reach."""
+"""The suite's own arguments, for ops that op_db lacks and for sizes beyond op_db's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OWN = "own"
 
 
 def samples(op: str, dtype: torch.dtype) -> list[Sample]:
-    """Our samples of an op; none for one that has no row here."""
+    """Return the own samples of an op; empty for an op without a row here."""
     return list(MAKERS[op](dtype)) if op in MAKERS else []
 
 

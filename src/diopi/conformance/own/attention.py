@@ -20,7 +20,7 @@ Arguments = dict[str, Any]
 
 @dataclass(frozen=True)
 class Attention:
-    """Sizes and manner of one call; lengths of more than one sequence are packed."""
+    """Sizes and options of one call; lengths of more than one sequence are packed."""
 
     batch: int = 1
     queries: tuple[int, ...] = (5,)
@@ -33,7 +33,7 @@ class Attention:
     alibi: bool = False
 
     def tensors(self, dtype: torch.dtype, packed: bool) -> Arguments:
-        """Queries, keys and values, of one size per batch or one sequence after the other."""
+        """Create queries, keys and values, of one size per batch or concatenated sequences."""
         rows = ((sum(self.queries),) if packed else (self.batch, self.queries[0]))  # fmt: skip
         columns = ((sum(self.keys),) if packed else (self.batch, self.keys[0]))  # fmt: skip
         return {
@@ -44,7 +44,7 @@ class Attention:
 
     @property
     def manner(self) -> Arguments:
-        """How it attends, in the words of the flash attention ops."""
+        """Return the options by the argument names of the flash attention ops."""
         return {
             "p_dropout": 0.0,
             "softmax_scale": self.size**-0.5,
@@ -57,7 +57,7 @@ class Attention:
         return 2.0 ** -torch.arange(1.0, self.heads + 1) if self.alibi else None
 
     def bounds(self, kind: type) -> Arguments:
-        """Where the packed sequences end: a tensor from 0 on, or a list without it."""
+        """Return the ends of the packed sequences: a tensor from 0 on, or a list without the 0."""
         ends = [list(accumulate(lengths)) for lengths in (self.queries, self.keys)]
         if kind is list:
             return {"cum_seq_q": ends[0], "cum_seq_kv": ends[1]}
@@ -72,7 +72,7 @@ class Attention:
 DENSE = (
     Attention(2),
     Attention(2, (9,), (17,), 6, 2, 16, causal=True),  # fewer heads for keys, a longer past
-    Attention(1, (1,), (65,), 2, 1, 32, causal=True),  # one token that is decoded
+    Attention(1, (1,), (65,), 2, 1, 32, causal=True),  # one decoded token
     Attention(1, (13,), (13,), window=(3, 2)),
     Attention(1, (7,), (7,), alibi=True, causal=True),
     Attention(1, (0,), (5,)),
@@ -85,7 +85,7 @@ PACKED = (
 
 
 def _backward(name: str, given: Arguments, **saved: Any) -> Arguments:
-    """What the gradient of an op is asked with: what the op returned, and a random gradient."""
+    """Return the arguments of an op's gradient: the op's results, and a random gradient."""
     op = get(name)
     results = dict(zip(op.result_names, op(**given), strict=True))
     kept = {own: results[result] for own, result in saved.items()}

@@ -58,7 +58,7 @@ def _hook(dtype: torch.dtype) -> Iterator[Sample]:
 @makes("copy")
 def _copy(dtype: torch.dtype) -> Iterator[Sample]:
     for shape, (other, source) in product(ROWS, ((dtype, -1), (torch.float32, -1), (dtype, 1))):
-        src = draw(other, *(shape if source < 0 else shape[-1:]))  # of the same shape, or broadcast
+        src = draw(other, *(shape if source < 0 else shape[-1:]))  # of equal shape, or broadcast
         yield Sample((draw(dtype, *shape), src))
 
 
@@ -228,7 +228,7 @@ def _convolution_backward(dtype: torch.dtype) -> Iterator[Sample]:
 
 
 def _matrix(dtype: torch.dtype, size: int) -> torch.Tensor:
-    """Well conditioned, lower triangular."""
+    """Create a lower triangular matrix of low condition number."""
     return (draw(dtype, size, size) * 0.1).tril() + 2 * torch.eye(size, dtype=dtype)
 
 

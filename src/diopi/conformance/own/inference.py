@@ -12,7 +12,7 @@ import torch
 from diopi.conformance.cases.sample import Sample
 from diopi.conformance.own.making import called, draw, makes, positive
 
-BATCHES = ((2, 4), (1,), (5, 1, 9))  # how many tokens each row has
+BATCHES = ((2, 4), (1,), (5, 1, 9))  # number of tokens of each row
 
 
 @makes("apply_penalty", fixed=True)
@@ -55,7 +55,7 @@ def _dest_index_copy_kv(dtype: torch.dtype) -> Iterator[Sample]:
 
 
 def _cached(seen: tuple[int, ...]) -> dict[str, Any]:
-    """Where the tokens of each row lie: the rows of b_loc end at the longest."""
+    """Create the block table of the cached tokens of each row; rows are right-aligned."""
     longest = max(seen)
     places = torch.randperm(sum(seen) + 3)
     b_loc, starts = torch.zeros(len(seen), longest, dtype=torch.int64), [0, *accumulate(seen)]

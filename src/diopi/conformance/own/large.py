@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes at which tiles, tails and long sums show."""
+"""Sizes at which errors in tiles, tails and long sums appear."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from diopi.conformance.cases.sample import Sample
 from diopi.conformance.own.making import MAKERS, Maker, draw
 
-# By op, the shapes of its tensors and the rest.
+# By op, the shapes of its tensors and the other arguments.
 LARGE: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "mm": [(((65, 1031), (1031, 33)), {}), (((1, 4099), (4099, 17)), {})],
     "bmm": [(((3, 33, 515), (3, 515, 17)), {})],

@@ -18,7 +18,7 @@ REDUCTIONS = (0, 1, 2)
 
 
 def _grad(dtype: torch.dtype, reduction: int, *shape: int) -> Tensor:
-    """For each loss, or for their one mean or sum."""
+    """Create the gradient: one per loss, or one for their mean or sum."""
     return draw(dtype, *(() if reduction else shape))
 
 
@@ -26,7 +26,7 @@ def _grad(dtype: torch.dtype, reduction: int, *shape: int) -> Tensor:
 def _cross_entropy(dtype: torch.dtype) -> Iterator[Sample]:
     for (rows, classes), reduction, smooth in product(SHAPES, REDUCTIONS, (0.0, 0.1)):
         target = whole(classes, rows)
-        target[-1] = 1  # which is left out
+        target[-1] = 1  # which is ignored
         yield called(
             grad_output=_grad(dtype, reduction, rows),
             input=draw(dtype, rows, classes),
@@ -73,9 +73,11 @@ def _focal_backward(dtype: torch.dtype) -> Iterator[Sample]:
 
 
 def _speech(dtype: torch.dtype, less: int = 0) -> Iterator[dict[str, Any]]:
-    """Log-probabilities (time, batch, classes) and targets; the last row is shorter by so much.
+    """Yield log-probabilities (time, batch, classes) and targets; the last row is shorter by
+    `less`.
 
-    What log_alpha has beyond a shorter row's end is not said: the forward's rows are of one length.
+    log_alpha beyond the end of a shorter row is undefined, so the rows of the forward have one
+    length.
     """
     for time, batch, classes, longest in ((5, 2, 3, 2), (17, 3, 9, 5), (33, 1, 5, 7)):
         yield {

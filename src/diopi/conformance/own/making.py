@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How our own samples are made: numbers of a type, a call by its arguments' names, a table."""
+"""Building blocks of the own samples: numbers of a type, calls by argument names, a table."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from diopi.conformance.cases.sample import Sample
 
 Maker = Callable[[torch.dtype], Iterator[Sample]]
 MAKERS: dict[str, Maker] = {}
-FIXED: set[str] = set()  # ops whose arguments belong together: other values would mean nothing
+FIXED: set[str] = set()  # ops with related arguments: other values would be invalid
 
 
 def makes(*names: str, fixed: bool = False) -> Callable[[Maker], Maker]:
-    """Registers a maker of samples for some ops."""
+    """Register a function that creates samples for some ops."""
 
     def keep(maker: Maker) -> Maker:
         MAKERS.update(dict.fromkeys(names, maker))
@@ -28,12 +28,12 @@ def makes(*names: str, fixed: bool = False) -> Callable[[Maker], Maker]:
 
 
 def called(**arguments: Any) -> Sample:
-    """A call of an op, by the names of its arguments."""
+    """Create a call of an op, by the names of its arguments."""
     return Sample((), arguments)
 
 
 def draw(dtype: torch.dtype, *shape: int) -> Tensor:
-    """Normal numbers, or small whole ones."""
+    """Create normal numbers, or small integers."""
     if not dtype.is_floating_point and not dtype.is_complex:
         return torch.randint(0, 9, shape).to(dtype)
     wide = torch.complex128 if dtype.is_complex else torch.float64
@@ -41,10 +41,10 @@ def draw(dtype: torch.dtype, *shape: int) -> Tensor:
 
 
 def positive(dtype: torch.dtype, *shape: int) -> Tensor:
-    """Between 1/2 and 3/2."""
+    """Create numbers between 1/2 and 3/2."""
     return (torch.rand(shape, dtype=torch.float64) + 0.5).to(dtype)
 
 
 def whole(below: int, *shape: int) -> Tensor:
-    """Positions."""
+    """Create indices."""
     return torch.randint(below, shape)

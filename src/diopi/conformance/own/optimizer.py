@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples of optimizer steps and of what a gradient scaler needs; all of them write."""
+"""Samples of optimizer steps and of the ops of a gradient scaler, which write their arguments."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _rmsprop(dtype: torch.dtype) -> Iterator[Sample]:
         yield called(
             param=draw(dtype, *shape),
             grad=draw(dtype, *shape),
-            square_avg=positive(dtype, *shape) + 9,  # well above the square of the mean
+            square_avg=positive(dtype, *shape) + 9,  # far above the square of the mean
             grad_avg=draw(dtype, *shape).clamp(-1, 1) if centered else None,
             momentum_buf=draw(dtype, *shape) if momentum else None,
             lr=0.1,

@@ -56,7 +56,7 @@ def _pool_backward(n: int, dtype: torch.dtype) -> Iterator[Sample]:
 
 
 def _indices(n: int, input: Tensor, how: dict[str, Any]) -> Tensor | None:
-    """Where the largest were; None for means."""
+    """Return the indices of the largest elements; None for means."""
     if how["mode"] == "avg":
         return None
     if how["adaptive"]:

@@ -24,7 +24,7 @@ def _boxes(dtype: torch.dtype, count: int, width: float, height: float) -> Tenso
 def _nms(dtype: torch.dtype) -> Iterator[Sample]:
     for count, threshold in product((1, 9, 129, 0), (0.1, 0.5)):
         boxes = _boxes(dtype, count, 10, 10)
-        boxes = torch.cat((boxes, boxes[: count // 3]))  # some twice: the better one stays
+        boxes = torch.cat((boxes, boxes[: count // 3]))  # some twice: the better one is kept
         scores = torch.randperm(len(boxes)).to(dtype) / max(len(boxes), 1)
         yield called(boxes=boxes, confidence=scores, iou_threshold=threshold)
 

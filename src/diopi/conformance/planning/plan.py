@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan: which cases there are, by tier. A group's list is made where its samples are made."""
+"""The plan: the list of cases, by tier. A group's list is computed where its samples
+are created.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from diopi.conformance.models import stored
 from diopi.conformance.planning import recipes
 from diopi.op import Op, all_ops
 
-# What the numbers should be like depends on what an op does with them.
+# Which values are useful depends on how an op uses them.
 PROFILES = {
     "exact": ("ties", "specials"),
     "index": ("ties", "normal"),
@@ -32,37 +34,37 @@ PROFILES = {
     "random": (),
     "linalg": ("positive",),
 }
-ALWAYS = "transposed"  # a layout that every tier with layouts has in every dtype
+ALWAYS = "transposed"  # a layout that every tier with layouts uses in every dtype
 LAYOUTS = (ALWAYS, "strided", "offset", "expanded", "channels_last")
-# Where an index stands twice nobody says which value is kept, and larger indices repeat.
+# Ops without a defined result for repeated indices; larger tensors would repeat indices.
 ONCE = frozenset(
     "index_copy index_put scatter scatter_value masked_scatter put index_fill unique".split()
 )
-POSITIVE = frozenset({"cholesky"})  # drawn anew, a matrix is not positive definite any more
+POSITIVE = frozenset({"cholesky"})  # with random values the matrix is not positive definite
 GROWTHS = ("odd", "large", "empty")
-THOROUGH = tuple(check for check in CHECKS if check != "leak")  # that one takes many calls
-HUGE = 1 << 15  # elements of all arguments; a larger sample runs once, in float32, as it is
+THOROUGH = tuple(check for check in CHECKS if check != "leak")  # the leak check needs many calls
+HUGE = 1 << 15  # elements of all arguments; a larger sample runs once, in float32, unchanged
 CHEAP = ("structure", "dtype", "shape", "strides", "values", "inputs", "backward")
 
 
 @dataclass(frozen=True)
 class Tier:
-    """How much of everything."""
+    """The extent of a run."""
 
     name: str
-    read: int  # samples that are made at most
-    base: int  # samples that run as they are
-    thorough: int  # those of them with all checks
+    read: int  # maximum number of created samples
+    base: int  # samples that run unchanged
+    thorough: int  # number of these with all checks
     profiled: int  # samples that run with each profile
     profiles: int
     laid: int
     layouts: int
     grown: int
-    ranks: bool = False  # ranks 0 to 5, those that the samples themselves do not have
-    dtypes: tuple[torch.dtype, ...] = ()  # none: all
-    wider: bool = False  # op_db's longer lists as well
-    models: bool = False  # the calls of the models as well
-    added: str = ""  # a layout that further cases have
+    ranks: bool = False  # whether to add the ranks from 0 to 5 that the samples lack
+    dtypes: tuple[torch.dtype, ...] = ()  # empty: all
+    wider: bool = False  # whether to use op_db's longer lists as well
+    models: bool = False  # whether to use the calls of the models as well
+    added: str = ""  # layout of additional cases
 
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -76,8 +78,10 @@ TIERS = {
 
 
 def tier_of(name: str) -> Tier:
-    """A tier by its name; `quick:nhwc` has further cases with images as NHWC, `model:bert` those of
-    one model."""
+    """Return a tier by its name; `quick:nhwc` adds cases with images as NHWC, `model:bert` has
+    those
+    of one model.
+    """
     base, _, rest = name.partition(":")
     if base == "model":
         return replace(TIERS["full"], name=name, base=TIERS["full"].read)
@@ -85,14 +89,14 @@ def tier_of(name: str) -> Tier:
 
 
 def of_chip(tier: Tier, dtypes: Collection[str]) -> Tier:
-    """The tier in every dtype that a chip has, where its rules list them; smoke stays as it is."""
+    """Return the tier in every dtype that a chip's rules list; smoke is unchanged."""
     if not dtypes or not tier.dtypes or not tier.ranks:
         return tier
     return replace(tier, dtypes=tuple(getattr(torch, name) for name in dtypes))
 
 
 def groups(tier: Tier, ops: Sequence[Op], dtypes: Collection[str] = ()) -> Iterator[Group]:
-    """Every group of some ops."""
+    """Yield every group of some ops."""
     if tier.models:
         yield from _model_groups(tier, {op.name for op in ops}, dtypes)
     if tier.name.startswith(MODELS):
@@ -105,7 +109,7 @@ def groups(tier: Tier, ops: Sequence[Op], dtypes: Collection[str] = ()) -> Itera
 
 
 def _model_groups(tier: Tier, ops: Collection[str], dtypes: Collection[str]) -> Iterator[Group]:
-    """Those of one model, or of all."""
+    """Yield the groups of one model, or of all."""
     one = tier.name.removeprefix(stored.PREFIX)
     for name in [one] if tier.name.startswith(stored.PREFIX) else stored.names():
         for op, dtype in stored.calls(name):
@@ -134,7 +138,7 @@ def _sources(op: Op, tier: Tier) -> Iterator[str]:
 
 def _dtypes(op: Op, source: str, tier: Tier) -> Iterator[str]:
     wanted = [d for d in op.dtypes if not tier.dtypes or d in tier.dtypes]
-    wanted = wanted or list(op.dtypes[:1])  # ops of other types are not left out
+    wanted = wanted or list(op.dtypes[:1])  # ops of other types are included
     if source.endswith(f"+{recipes.ERRORS}") or source == distributions.SOURCE:
         yield "float32"
         return
@@ -150,7 +154,7 @@ def _dtypes(op: Op, source: str, tier: Tier) -> Iterator[str]:
 def cases(
     group: Group, samples: Sequence[Sample], tier: Tier
 ) -> Iterator[tuple[Case, tuple[str, ...]]]:
-    """The cases of a group with the checks to make, from the samples that it has."""
+    """Yield the cases of a group with their checks, for its samples."""
     every = range(len(samples))
     if group.source.startswith(stored.PREFIX):
         yield from ((_case(group, i), CHEAP) for i in every)
@@ -184,17 +188,17 @@ def _case(group: Group, index: int, profile: str = PLAIN, layout: str = PLAIN) -
 def _varied(
     group: Group, rich: Sequence[int], samples: Sequence[Sample], tier: Tier
 ) -> Iterator[tuple[Case, tuple[str, ...]]]:
-    """The samples with the most in them, with other values, layouts and sizes."""
+    """Yield the richest samples with other values, layouts and sizes."""
     kind = all_ops()[group.op].kind
-    turn = group.seed  # so that a short tier sees each of them somewhere
-    # what a forward op handed to its backward belongs together: its values stay
+    turn = group.seed  # so that a short tier has each of them for some op
+    # arguments that a forward op produced for its backward belong together: their values are kept
     own_fixed = group.source == own.OWN and group.op in own.FIXED
     captured = own_fixed or group.source.endswith(f"+{recipes.CAPTURED}")
     changeable = getattr(torch, group.dtype).is_floating_point and not captured
     for index in rich[: tier.profiled]:
         for profile in _some(PROFILES[kind] if changeable else (), tier.profiles, turn):
             yield _case(group, index, profile), CHEAP
-    # values that repeat are none that were handed on, and nothing can be written to them
+    # repeated values are not those that a forward op produced, and cannot be written to
     no_repeats = captured or group.op in ONCE or bool(all_ops()[group.op].written)
     layouts = [layout for layout in LAYOUTS if not (no_repeats and layout == "expanded")]
     some = _some(layouts, tier.layouts, turn)
@@ -203,7 +207,7 @@ def _varied(
     checks = THOROUGH if tier.name == "full" else (*CHEAP, "inplace")
     for index in rich[: tier.laid]:
         for layout in some:
-            # a vector lies as before when it is transposed
+            # a transposed vector has an unchanged layout
             flat = tier.ranks and layout == ALWAYS and _rank(samples[index]) < 2 and not captured
             more = (*checks, "out_transposed") if layout == ALWAYS else checks
             yield (
@@ -219,7 +223,7 @@ def _varied(
 def _ranked(
     group: Group, index: int, sample: Sample, covered: Collection[int]
 ) -> Iterator[tuple[Case, tuple[str, ...]]]:
-    """One sample in every rank from 0 to 5 that no other case of the group has."""
+    """Yield one sample in every rank from 0 to 5 that no other case of the group has."""
     direct = group.source == own.OWN or group.source.endswith(f"+{recipes.BOUND}")
     if direct and len({tensor.dim() for tensor in sample.tensors}) > 1:
         return  # an op itself need not check that a weight fits: the CPU may read outside of it
@@ -237,7 +241,7 @@ def _rank(sample: Sample) -> int:
 
 
 def _spread(count: int, wanted: int) -> list[int]:
-    """So many of the numbers below `count`, evenly, the first among them."""
+    """Choose `wanted` numbers below `count`, evenly spaced, the first among them."""
     step = max(1.0, count / wanted)
     return [int(at * step) for at in range(min(count, wanted))]
 

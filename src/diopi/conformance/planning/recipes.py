@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes: where the arguments of cases come from, made anew wherever the suite runs."""
+"""Recipes: the sources of the cases' arguments, which are recreated wherever the suite runs."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ BOUND = "bound"  # those samples as calls of the op itself
 
 
 class NoRecipeError(DeeplinkError):
-    """There is no such case, or the CPU cannot make it; the text says why."""
+    """There is no such case, or the CPU cannot create it; the text is the reason."""
 
 
 @cache
 def op_db() -> Mapping[str, Any]:
-    """Every entry of torch's op_db by its full name."""
+    """Return every entry of torch's op_db by its full name."""
     with warnings.catch_warnings():
-        # it scripts and deprecates while it is imported; none of that is ours to judge
+        # its import scripts functions and warns about deprecations
         warnings.simplefilter("ignore")
         from torch.testing._internal import common_methods_invocations as lists
     found: dict[str, Any] = {}
@@ -56,7 +56,7 @@ def op_db() -> Mapping[str, Any]:
 
 @cache
 def _names() -> Mapping[str, tuple[str, ...]]:
-    """The entries by other names for them: of all variants, or with `_` for the last dot."""
+    """Return the entries by alternative names: of all variants, or with `_` for the last dot."""
     found: dict[str, tuple[str, ...]] = {}
     for full, entry in op_db().items():
         for name in {full, entry.name, entry.formatted_name, f"{full.replace('.', '_')}"}:
@@ -65,14 +65,14 @@ def _names() -> Mapping[str, tuple[str, ...]]:
 
 
 def entries_of(op: Op) -> list[str]:
-    """The full names of the entries of op_db that an op names."""
+    """Return the full names of the entries of op_db that an op names."""
     found = [full for name in op.opinfo for full in _names().get(name, ())]
     return list(dict.fromkeys(found))
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """The generators of torch, numpy and Python at a seed, and back where they were."""
+    """Set the generators of torch, numpy and Python to a seed inside the block."""
     states = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -86,7 +86,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def entry_of(source: str) -> tuple[Any, str]:
-    """The entry of op_db and the list of it that a source names."""
+    """Return the entry of op_db and the list of it that a source names."""
     name, _, listed = source.partition("+")
     if name not in op_db() or listed not in (SAMPLES, WIDER, ERRORS, CAPTURED, BOUND):
         raise NoRecipeError(f"this torch's op_db has no {source!r}")
@@ -94,7 +94,7 @@ def entry_of(source: str) -> tuple[Any, str]:
 
 
 def callee(group: Group, index: int = 0) -> Callee:
-    """The function that a group is about; in a model it depends on the call."""
+    """Return the function of a group; in a model it depends on the call."""
     if group.source.startswith(stored.PREFIX):
         return stored.callee(_calls(group)[index])
     if group.source == distributions.SOURCE:
@@ -116,7 +116,7 @@ def callee(group: Group, index: int = 0) -> Callee:
 
 
 def samples(group: Group, most: int) -> list[Sample]:
-    """The arguments of a group's calls, in order, at most so many."""
+    """Create the arguments of a group's calls, in order, at most `most`."""
     with seeded(group.seed), Portable(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if group.source.startswith(stored.PREFIX):
@@ -152,7 +152,7 @@ def _plain(sample: Any) -> Sample:
 
 
 def varied(sample: Sample, case: Case) -> Sample:
-    """The sample with the profile and the layout of a case."""
+    """Return the sample with the profile and the layout of a case."""
     if case.profile == case.layout == PLAIN:
         return sample
     generator = torch.Generator().manual_seed(case.seed)
@@ -172,7 +172,7 @@ def varied(sample: Sample, case: Case) -> Sample:
 
 
 def changes(sample: Sample, made: Sample) -> bool:
-    """Whether a variation says anything about this sample; if not, it is no case of its own."""
+    """Whether a variation changes this sample; if not, it is no separate case."""
     pairs = zip(sample.tensors, made.tensors, strict=True)
     return any(
         a is not b

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A vendor's known gaps: `[[conformance]]` entries of its gaps.toml, held against what a run found.
+"""A vendor's known gaps: `[[conformance]]` entries of its gaps.toml, compared with a run's results.
 
 [[conformance]]
 op = "conv_transpose2d"    an op of the interface
 dtype = "bfloat16"         or "*"
 check = "values"           the check that fails, several of them, or "*"
-kind = "todo"              ours to do; "notyet": waits for others; "never": it will stay so
+kind = "todo"              to be done here; "notyet": depends on others; "never": permanent
 reason = "why"
 """
 
@@ -24,7 +24,7 @@ KINDS = ("todo", "notyet", "never")
 
 @dataclass(frozen=True)
 class Gap:
-    """One entry: this op, in this dtype and check, is known to fail, and why."""
+    """A known failure of an op in a dtype and check, with the reason."""
 
     op: str
     dtype: str
@@ -33,7 +33,7 @@ class Gap:
     reason: str
 
     def covers(self, result: Result) -> bool:
-        """Whether every wrong finding of a result is this gap's."""
+        """Whether this gap explains every wrong finding of a result."""
         if self.op != result.op or self.dtype not in ("*", result.dtype):
             return False
         wrong = {finding.check for finding in result.findings if finding.grade == "F"}
@@ -41,7 +41,7 @@ class Gap:
 
 
 def read(path: Path | None) -> list[Gap]:
-    """The entries of a file; a misspelt one is an error."""
+    """Read the entries of a file; raise DeeplinkError for a misspelt key."""
     if path is None or not path.is_file():
         return []
     try:
@@ -62,14 +62,16 @@ def _gap(entry: dict[str, str], path: Path) -> Gap:
 
 
 def find(gaps: Sequence[Gap], result: Result) -> Gap | None:
-    """The entry that explains a failure."""
+    """Return the entry that explains a failure."""
     return next((gap for gap in gaps if gap.covers(result)), None)
 
 
 def complaints(
     gaps: Sequence[Gap], results: Sequence[Result], known: Collection[str], whole: bool
 ) -> list[str]:
-    """Entries of no op, and, when everything `whole` was run, those that pass or match nothing."""
+    """Return the entries of unknown ops; after a whole run, also those that pass or
+    match nothing.
+    """
     found = [f"gaps.toml: no op {gap.op!r}" for gap in gaps if gap.op not in known]
     if not whole:
         return found
@@ -80,5 +82,5 @@ def complaints(
         if gap.op in known and not mine:
             found.append(f"{shown}: an entry that matches no case")
         elif mine and not any(gap.covers(result) for result in mine if result.bad):
-            found.append(f"{shown}: an entry that passes now")
+            found.append(f"{shown}: an entry whose cases pass")
     return found

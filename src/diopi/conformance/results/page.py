@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report as one HTML file: op by dtype, grades, the worst errors, how to reproduce them."""
+"""The report as one HTML file: op by dtype, grades, worst errors, commands to reproduce them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ LEGEND = (
 
 
 def write(path: Path, summary: Summary, results: Sequence[Result], gaps: Sequence[Gap]) -> None:
-    """The page; it needs nothing but itself."""
+    """Write the page as one self-contained file."""
     path.write_text(render(summary, results, gaps), "utf-8")
 
 
 def render(summary: Summary, results: Sequence[Result], gaps: Sequence[Gap]) -> str:
-    """The page as text."""
+    """Render the page as text."""
     title = f"Conformance of {escape(summary.vendor)}"
     counts = ", ".join(f"{n} {escape(word)}" for word, n in sorted(summary.counts.items()))
     grades = ", ".join(f"{escape(g or 'none')} {n}" for g, n in summary.grades.items())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run as a page that is small enough to be kept: Markdown for readers, csv for programs."""
+"""Compact report of a run for the repository: Markdown for readers, csv for programs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ from diopi.op import all_ops
 
 COLUMNS = ("op", "dtype", "cases", "wrong", "known", "grade", "error", "worst")
 REASONS = 12  # of skipped cases, the most frequent
-LONGEST = 150  # characters of a message
+LONGEST = 150  # maximum characters of a message
 MARK = "<!-- Written by `python -m diopi.conformance --publish`; do not edit. -->"
 
 
 def publish(folder: Path, target: Path, gaps: Sequence[Gap]) -> list[Path]:
-    """Writes `<vendor>.md` and `<vendor>.csv` from the results of a run, held against the gaps as
-    they are now; their paths."""
+    """Write `<vendor>.md` and `<vendor>.csv` from the results of a run and the current gaps.
+
+    Return their paths.
+    """
     path = folder / "summary.json"
     if not path.is_file():
         raise DeeplinkError(
@@ -51,7 +53,7 @@ def publish(folder: Path, target: Path, gaps: Sequence[Gap]) -> list[Path]:
 
 
 def render(summary: Summary, found: Sequence[Result], gaps: Sequence[Gap]) -> str:
-    """The page."""
+    """Render the page."""
     ran = [result for result in found if result.status != "skipped"]
     models = sum(parse(result.case).source.startswith(stored.PREFIX) for result in ran)
     wrong = [result for result in ran if result.bad]
@@ -99,7 +101,7 @@ def _families(cells: Iterable[Cell]) -> str:
 
 
 def _known(wrong: Sequence[Result], gaps: Sequence[Gap]) -> str:
-    """The failures by what explains them; those that nothing explains one by one."""
+    """Render the failures by the gap that explains them; unexplained ones one by one."""
     if not wrong:
         return "Nothing."
     by_gap: dict[Gap | None, list[Result]] = defaultdict(list)
@@ -118,7 +120,7 @@ def _known(wrong: Sequence[Result], gaps: Sequence[Gap]) -> str:
 
 
 def _worth_knowing(ran: Sequence[Result]) -> str:
-    """One row for each op and check: how many, in which dtypes, and the worst of them."""
+    """Render one row for each op and check: count, dtypes, and the worst case."""
     groups: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for result in ran:
         if result.grade == "B":
@@ -137,7 +139,7 @@ def _worth_knowing(ran: Sequence[Result]) -> str:
 def _skipped(found: Sequence[Result]) -> str:
     left = [result.reason for result in found if result.status == "skipped"]
     if not left:
-        return "Nothing was left out."
+        return "No case was skipped."
     reasons = Counter(_short(reason) for reason in left)
     rows = [(reason, str(n)) for reason, n in reasons.most_common(REASONS)]
     rest = len(left) - sum(int(n) for _, n in rows)
@@ -146,7 +148,7 @@ def _skipped(found: Sequence[Result]) -> str:
 
 
 def _short(reason: str) -> str:
-    """Without the values: what it is about."""
+    """Return a message without its values, as the topic of a group."""
     if reason.startswith(NOT_IMPLEMENTED):
         return "the vendor has no kernel for these arguments"
     return "the CPU refuses the call" if reason.startswith("the CPU refuses") else reason[:90]

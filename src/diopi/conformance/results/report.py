@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run shows: the terminal, error_report.csv, JUnit and summary.json."""
+"""The output of a run: the terminal, error_report.csv, JUnit and summary.json."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from diopi.conformance.execution.origin import Origin
 from diopi.conformance.results.gaps import Gap, find
 from diopi.conformance.results.results import Summary
 
-SHOWN = 20  # rows of a list; the files have them all
+SHOWN = 20  # rows of a printed list; the files have all of them
 COLUMNS = (
     *("case", "op", "dtype", "status", "grade", "check", "message", "error", "gap", "reproduce"),
 )
 
 
 def errors(path: Path, results: Sequence[Result], gaps: Sequence[Gap], vendor: str) -> None:
-    """error_report.csv: every case with something to say, the wrong ones first."""
+    """Write error_report.csv: every case with a finding, the wrong ones first."""
     rows = [r for r in results if r.findings]
     rows.sort(key=lambda r: (not r.bad, r.case))
     with path.open("w", encoding="utf-8", newline="") as file:
@@ -42,7 +42,7 @@ def errors(path: Path, results: Sequence[Result], gaps: Sequence[Gap], vendor: s
 
 
 def junit(path: Path, results: Sequence[Result], gaps: Sequence[Gap], vendor: str) -> None:
-    """JUnit: one suite for each op, as CI systems read it."""
+    """Write JUnit: one suite for each op, for CI systems."""
     by_op: dict[str, list[Result]] = defaultdict(list)
     for result in results:
         by_op[result.op].append(result)
@@ -78,25 +78,25 @@ def _xml(text: str) -> str:
 
 
 def summary_json(path: Path, summary: Summary) -> None:
-    """summary.json: the figures, for programs."""
+    """Write summary.json: the metrics, for programs."""
     fields = asdict(summary) | {"cases": summary.cases, "ops": summary.ops}
     path.write_text(json.dumps(fields, indent=1) + "\n", "utf-8")
 
 
 def origin_in(folder: Path) -> Origin | None:
-    """Of the run whose summary lies there."""
+    """Read the origin of the run whose summary is in a folder."""
     path = folder / "summary.json"
     return Origin(**json.loads(path.read_text("utf-8"))["origin"]) if path.is_file() else None
 
 
 def show(summary: Summary, results: Sequence[Result], gaps: Sequence[Gap], out: Console) -> None:
-    """The figures, the failures with the line that reproduces each, and what to do."""
+    """Print the metrics, the failures with the command that reproduces each, and advice."""
     bad = [r for r in results if r.bad and find(gaps, r) is None]
     if bad:
         first = _first_of_each(bad)
         rows = [[r.op, r.dtype, r.status, r.check, r.message[:160]] for r in first[:SHOWN]]
         head = f"{len(bad)} cases are wrong; the first of {len(first)} kinds"
-        out.print(table(head, ["op", "dtype", "status", "check", "what was found"], rows))
+        out.print(table(head, ["op", "dtype", "status", "check", "finding"], rows))
         out.print(f"Reproduce: {reproduce(first[0].case, summary.vendor)}", soft_wrap=True)
     for complaint in summary.complaints:
         out.print(complaint)

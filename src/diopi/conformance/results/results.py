@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results on disk as they come, and what they add up to."""
+"""Results on disk, appended one by one, and their summary."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from diopi.conformance.results.gaps import Gap, find
 
 
 def read(path: Path) -> list[Result]:
-    """The results of an earlier run, the last of each case; a line that was cut off is left out."""
+    """Read the results of an earlier run, the last of each case, without an incomplete line."""
     found: dict[str, Result] = {}
     if path.is_file():
         for line in path.read_text("utf-8").splitlines():
@@ -32,7 +32,7 @@ def read(path: Path) -> list[Result]:
 
 
 class Writer:
-    """Adds results to a file of one line each: what is written survives an interruption."""
+    """Appends each result to a file at once, so that an interruption loses no result."""
 
     def __init__(self, path: Path, append: bool) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,22 +57,22 @@ class Cell:
     dtype: str
     cases: int
     bad: int
-    known: int  # of these, explained by a gap
+    known: int  # number of these that a gap explains
     grade: str
-    error: float  # the worst, as a multiple of what is allowed
-    worst: str = ""  # the id of the case to look at
+    error: float  # the worst, as a multiple of the bound
+    worst: str = ""  # id of the worst case
     note: str = ""  # the coarser type by whose bound its cases were judged
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run found."""
+    """The summary of a run."""
 
     vendor: str
     tier: str
     counts: dict[str, int]  # by status
     grades: dict[str, int]
-    checks: dict[str, int]  # how often each was made
+    checks: dict[str, int]  # number of runs of each
     unexplained: int
     cells: tuple[Cell, ...]
     complaints: tuple[str, ...]
@@ -80,7 +80,7 @@ class Summary:
 
     @property
     def cases(self) -> int:
-        """Those that ran."""
+        """Number of cases that ran."""
         return sum(count for status, count in self.counts.items() if status != "skipped")
 
     @property
@@ -100,7 +100,7 @@ def summarise(
     complaints: Iterable[str],
     origin: Origin,
 ) -> Summary:
-    """The figures of a run."""
+    """Summarise the results of a run."""
     ran = [result for result in results if result.status != "skipped"]
     by_cell: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for result in ran:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One case from its id to its result: make it, call it on the vendor, check what it gave."""
+"""One case from its id to its result: build the arguments, call the vendor, check the results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from diopi.conformance.workers.device_config import SkippedCall
 from diopi.conformance.workers.store import Bundle, Stored, mismatch
 from diopi.op import get
 
-MOST_RESULTS = 1 << 18  # elements of the results of a call whose arguments were grown
+MOST_RESULTS = 1 << 18  # elements of the results of a call whose arguments were enlarged
 
 
 def attempt(
@@ -40,8 +40,10 @@ def attempt(
     bundle: Bundle | None = None,
     skips: Sequence[SkippedCall] = (),
 ) -> Result:
-    """The result of a case, from the sample that it varies; `turn` is called when the CPU is
-    through and the vendor's turn begins."""
+    """Run a case, from the sample that it varies; `turn` is called when the CPU has finished and
+    the
+    vendor starts.
+    """
     started = time.perf_counter()
     subject.calls.begin()
     result = _attempt(case, callee, base, subject, checks, turn, bundle, skips)
@@ -65,27 +67,27 @@ def _attempt(
     for skip in skips:
         if reason := skip.reason(get(case.op), sample):
             return _skipped(case, reason)
-    if subject.is_host:  # then what the CPU does from here on is the vendor's doing
+    if subject.is_host:  # the CPU's work from here on belongs to the vendor
         turn()
     if case.source.endswith(f"+{recipes.ERRORS}"):
         return _refusal(case, callee, sample, subject, turn)
     reason = "" if bundle is None else mismatch(bundle, case, sample)
-    if bundle is None or reason:  # other arguments than those of the baseline: computed here
+    if bundle is None or reason:  # arguments differ from those of the baseline: computed here
         expected = Expected(callee, sample)
     else:
         expected = Stored(callee, sample, bundle, case)
     try:
         expected.plain.result  # noqa: B018 - asked for so that the CPU refuses here
-    except Exception as error:  # the CPU's own limits are not the vendor's
+    except Exception as error:  # limits of the CPU are no failures of the vendor
         return _skipped(case, f"the CPU refuses: {line(error)}")
     turn()
     try:
         with subject.active():
             found = run(subject.takes(callee), sample, subject.device)
-            subject.finish()  # an error that comes late is this case's, too
+            subject.finish()  # an asynchronous error belongs to this case, too
     except NoKernelError as error:
         return _skipped(case, f"{NOT_IMPLEMENTED}: {line(error)}")
-    except Exception as error:  # anything that a kernel raises is this case's result
+    except Exception as error:  # anything that a kernel raises is the result of this case
         finding = Finding("call", f"raised {type(error).__name__}: {line(error)}")
         return Result(case.id, "failed", "F", (finding,), ("call",))
     casts = {s: t for s, t in subject.calls.casts.items() if s in _dtypes(sample, found)}
@@ -105,15 +107,15 @@ def _dtypes(sample: Sample, found: Run) -> set[torch.dtype]:
 
 
 class NoSampleError(Exception):
-    """The sample cannot be varied as the case asks; the text says why."""
+    """The sample cannot be varied as the case requires; the text is the reason."""
 
 
 def vary(case: Case, callee: Callee, base: Sample) -> Sample:
-    """The arguments of a case, from the sample that it varies."""
+    """Return the arguments of a case, from the sample that it varies."""
     try:
         sample = recipes.varied(base, case)
     except (NoGrowthError, RuntimeError, TypeError, ValueError) as error:
-        raise NoSampleError(f"not to be varied so: {line(error)}") from None
+        raise NoSampleError(f"cannot be varied in this way: {line(error)}") from None
     if sample is not base and not recipes.changes(base, sample):
         raise NoSampleError("the variation changes nothing")
     if case.profile in (*GROWTHS, *RANKS) and not _fits(callee, sample):
@@ -163,7 +165,7 @@ FORMS = frozenset({"inplace", "out", "out_strided", "out_transposed", "out_resiz
 
 
 def _blamed(trial: Trial, findings: list[Finding]) -> list[Finding]:
-    """The findings; those on wrong numbers name the C function that computes them, if one does."""
+    """Add to findings on incorrect numbers the C function that computes them, if one does."""
     calls = trial.subject.calls
     if not calls.functions:
         return findings
@@ -176,11 +178,12 @@ def _blamed(trial: Trial, findings: list[Finding]) -> list[Finding]:
 
 
 def _culprit(trial: Trial, finding: Finding) -> str:
-    """Repeat what failed and compare the results of every C function with the CPU's."""
+    """Rerun what failed and compare the results of every C function with the CPU's."""
     calls = trial.subject.calls
     calls.wrong = []
     functions = ", ".join(calls.functions)
-    with calls.judging(), contextlib.suppress(Exception):  # the finding has said what it raises
+    # the finding already reports what it raises
+    with calls.judging(), contextlib.suppress(Exception):
         if finding.check in FORMS:
             CHECKS[finding.check](replace(trial, judged=[]))
         else:
@@ -192,10 +195,10 @@ def _culprit(trial: Trial, finding: Finding) -> str:
 
 
 def _fits(callee: Callee, sample: Sample) -> bool:
-    """Whether its results are of a size that can be judged; asked without computing them."""
+    """Whether the results are small enough to be judged; evaluated without computing them."""
     try:
         found = run(callee, sample, "meta", grad=False)
-    except Exception:  # its sizes depend on values, or it has no meta kernel
+    except Exception:  # the sizes depend on values, or there is no meta kernel
         sizes = sorted((t.numel() for t in sample.tensors), reverse=True)
         return math.prod(sizes[:2]) <= MOST_RESULTS
     return sum(t.numel() for t in found.tensors) <= MOST_RESULTS
@@ -204,10 +207,10 @@ def _fits(callee: Callee, sample: Sample) -> bool:
 def _refusal(
     case: Case, callee: Callee, sample: Sample, subject: Subject, turn: Callable[[], None]
 ) -> Result:
-    """A call that makes no sense has to be refused, as the CPU does."""
+    """Check that the vendor refuses an invalid call, as the CPU does."""
     try:
         run(callee, sample)
-    except Exception:  # as it should
+    except Exception:  # expected
         pass
     else:
         return _skipped(case, "the CPU accepts it")
@@ -215,10 +218,10 @@ def _refusal(
     try:
         with subject.active():
             run(subject.takes(callee), sample, subject.device)
-            subject.finish()  # a device may refuse later
-    except Exception as error:  # as it should
+            subject.finish()  # a device may refuse asynchronously
+    except Exception as error:  # expected
         return Result(case.id, "passed", "A", (), ("errors",), reason=line(error))
-    finding = Finding("errors", "a call that makes no sense was not refused")
+    finding = Finding("errors", "an invalid call was not refused")
     return Result(case.id, "failed", "F", (finding,), ("errors",))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `device_config.py`: the cases that a chip's own tests leave out, as the published suite has it.
+"""A `device_config.py`: the cases that a chip's own tests skip, in the published suite's format.
 
 from diopi.conformance.workers.device_config import Skip
 
@@ -14,7 +14,7 @@ device_configs = {
     },
 }
 
-Without "ins" the entry is about every tensor of the call.
+Without "ins" the entry applies to every tensor of the call.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ARGS = ("ins", "shape", "dtype")
 
 @dataclass(frozen=True)
 class Skip:
-    """A value that is left out: a dtype by its name, or as torch or numpy have it."""
+    """A value that is skipped: a dtype by its name, or an object of torch or numpy."""
 
     value: Any
 
@@ -59,15 +59,15 @@ class Skip:
 
 @dataclass(frozen=True)
 class SkippedCall:
-    """The calls of an op that are left out: those with a tensor of this shape or dtype."""
+    """Skipped calls of an op: those with a tensor of this shape or dtype."""
 
     op: str
-    names: tuple[str, ...] = ()  # arguments; none: every tensor
+    names: tuple[str, ...] = ()  # arguments; empty: every tensor
     shapes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
 
     def reason(self, op: Op, sample: Sample) -> str:
-        """Why the call of a sample is left out; "" where it is not."""
+        """Return why the call of a sample is skipped; "" where it is not."""
         for name, tensor in _tensors(op, sample):
             if self.names and name not in self.names:
                 continue
@@ -79,7 +79,7 @@ class SkippedCall:
 
 
 def _tensors(op: Op, sample: Sample) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a call with the names of the op's arguments."""
+    """Yield the tensors of a call with the names of the op's arguments."""
     names = [argument.name for argument in op.arguments]
     names += [f"argument {at}" for at in range(len(names), len(sample.args))]
     values = [*zip(names, sample.args, strict=False), *sample.kwargs.items()]
@@ -91,7 +91,7 @@ def _tensors(op: Op, sample: Sample) -> Iterator[tuple[str, Tensor]]:
 
 @dataclass(frozen=True)
 class DeviceConfig:
-    """What is left out: pairs of an op (or a pattern) and a dtype, `*` being all; single calls."""
+    """The skipped cases: pairs of an op (or a pattern) and a dtype, `*` being all; single calls."""
 
     skips: tuple[tuple[str, str], ...] = ()
     calls: tuple[SkippedCall, ...] = ()
@@ -105,13 +105,13 @@ class DeviceConfig:
 
 
 def read(folder: Path) -> DeviceConfig:
-    """The file, or the one in a folder."""
+    """Read the file, or the one in a folder."""
     path = folder / FILE if folder.is_dir() else folder
     if not path.is_file():
         raise DeeplinkError(f"there is no {path}.", hint=f"give a folder with a {FILE}.")
     try:
         found = runpy.run_path(str(path)).get("device_configs")
-    except Exception as error:  # another's code: whatever it raises is told
+    except Exception as error:  # another author's code: whatever it raises is reported
         raise DeeplinkError(f"{path} does not run: {type(error).__name__}: {error}.") from error
     if not isinstance(found, dict):
         raise DeeplinkError(f"{path} has no dict `device_configs`.")
@@ -129,7 +129,7 @@ def _check(path: Path, key: str, entry: Mapping[str, Any], known: Sequence[str])
 
 
 def _calls(path: Path, key: str, entry: dict[str, Any]) -> Iterator[SkippedCall]:
-    """The single calls of an entry: `tensor_para` with `args`, as the published suite has it."""
+    """Yield the single calls of an entry: `tensor_para` with `args`, as in the published suite."""
     para = entry.get("tensor_para", {})
     _check(path, f"{key}: tensor_para", para, PARA)
     for row in para.get("args", ()):

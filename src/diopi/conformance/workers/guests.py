@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops of other layers in the same suite; an entry point of the group `deeplink.conformance` brings
-them, and its name is the source of their cases: dlinfer.rms_norm/float32/dlinfer.3/plain/plain.
+"""Ops of other packages in the suite, registered by the entry point group `deeplink.conformance`.
+
+The entry point's name is the source of their cases: dlinfer.rms_norm/float32/dlinfer.3/plain/plain.
 """
 
 from __future__ import annotations
@@ -18,34 +19,34 @@ from diopi.conformance.planning.plan import MODELS, Tier
 
 GROUP = "deeplink.conformance"
 FAMILY = "fused"  # in the tables of a report
-CHECK = "meaning"  # what a case is held against
-Trial = tuple[str, Callable[[], str]]  # a few words, and what finds out what is wrong; "": nothing
+CHECK = "meaning"  # the only check of these cases
+Trial = tuple[str, Callable[[], str]]  # a label, and a function that returns the error; "": none
 
 
 class Guest(Protocol):
-    """Ops with cases of their own."""
+    """A package with ops and cases of its own."""
 
     def ops(self) -> Sequence[str]:
-        """Their names, with a dot: no op of the interface has one."""
+        """Return the names of the ops, with a dot, which no op of the interface has."""
         ...
 
     def dtypes(self, vendor: str, device: str) -> Mapping[str, Sequence[str]]:
-        """Of the ops that a vendor has kernels of: the dtypes that there are cases in."""
+        """Return the dtypes with cases, for each op that the vendor has kernels of."""
         ...
 
     def trials(self, op: str, dtype: str, vendor: str, device: str) -> Sequence[Trial]:
-        """The cases of an op in a dtype, in the same order at each call."""
+        """Return the cases of an op in a dtype, in equal order at each call."""
         ...
 
 
 @cache
 def guests() -> dict[str, Guest]:
-    """All of them, by name."""
+    """Load all guests, by name."""
     return {point.name: point.load() for point in entry_points(group=GROUP)}
 
 
 def names(patterns: Sequence[str] = ()) -> list[str]:
-    """Their ops of some names or patterns; no pattern: all."""
+    """Return the guests' ops that match names or patterns; all without a pattern."""
     ops = [op for guest in guests().values() for op in guest.ops()]
     return [op for op in ops if not patterns or any(fnmatch.fnmatch(op, p) for p in patterns)]
 
@@ -53,7 +54,7 @@ def names(patterns: Sequence[str] = ()) -> list[str]:
 def groups(
     tier: Tier, subject: Subject, patterns: Sequence[str], dtypes: Collection[str]
 ) -> Iterator[Group]:
-    """What there is to run on a vendor; of kernels that belong to none, nothing."""
+    """Yield the groups to run on a vendor; none for kernels that belong to no vendor."""
     if tier.name.startswith(MODELS) or is_module(subject.name):
         return
     wanted = set(names(patterns))
@@ -66,7 +67,7 @@ def groups(
 
 
 def run(group: Group, subject: Subject) -> Iterator[tuple[Case, Callable[[], Result]]]:
-    """The cases of a group, each with what runs it."""
+    """Yield the cases of a group, each with the function that runs it."""
     guest = guests()[group.source]
     trials = guest.trials(group.op, group.dtype, subject.name, subject.device)
     for index, (label, find) in enumerate(trials):
@@ -75,7 +76,7 @@ def run(group: Group, subject: Subject) -> Iterator[tuple[Case, Callable[[], Res
 
 
 def run_one(case: Case, subject: Subject) -> Result:
-    """One case by its id."""
+    """Run one case by its id."""
     for found, attempt in run(case.group, subject):
         if found == case:
             return attempt()

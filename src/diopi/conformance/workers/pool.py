@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pool of the suite: groups of cases are handed out, and each case costs one result."""
+"""The pool of the suite: distributes groups of cases to workers; a crash costs one case."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from diopi.conformance.workers.worker import DONE, END, LOST, READY, START, VEND
 
 MODULE = "diopi.conformance.workers.worker"
 START_SECONDS = 180.0
-GIVE_UP = 3  # cases of one group that took their process with them; the rest is left out
+GIVE_UP = 3  # cases of one group that killed their process; the rest is skipped
 
 
 class LostWorkerError(DeeplinkError):
-    """A worker that never came up: nothing can be checked."""
+    """No worker could start: nothing can be checked."""
 
 
 class _Worker(Worker):
-    """What it does: it starts, runs a case of its group, or has nothing to do."""
+    """A worker that starts, runs a case of its group, or is idle."""
 
     ready = False
     group: Group | None = None
     case = ""
     vendors_turn = False
-    done: list[str]  # cases of its group
-    note: Path  # where it writes which C function it runs
+    done: list[str]  # finished cases of its group
+    note: Path  # file with the C function that it runs
 
     @property
     def busy(self) -> bool:
@@ -50,7 +50,7 @@ class Pool:
         self, vendor: str, tier: str, jobs: int, limit: float, options: dict[str, Any] | None = None
     ) -> None:
         self._tier, self._jobs, self._limit = tier, jobs, limit
-        settings.leave_out_amx()  # some virtual machines announce it, and die of it
+        settings.leave_out_amx()  # some virtual machines announce AMX without having it
         self._options: dict[str, Any] = {
             "vendor": vendor, "threads": workers.threads(jobs), "path": sys.path, **(options or {}),
         }  # fmt: skip
@@ -59,7 +59,7 @@ class Pool:
         self._pending: deque[tuple[Group, list[str]]] = deque()
         self._losses: dict[Group, int] = {}
         self.finished: list[Group] = []
-        self.machine = ""  # where the vendor's device is, as the first worker describes it
+        self.machine = ""  # machine of the vendor's device, as the first worker describes it
 
     @property
     def groups_done(self) -> int:
@@ -76,7 +76,7 @@ class Pool:
         self._notes.cleanup()
 
     def run(self, groups: Sequence[Group], done: dict[Group, list[str]]) -> Iterator[Any]:
-        """The results of all cases, as they come; those in `done` are not run."""
+        """Yield the results of all cases as they arrive; cases in `done` are not run."""
         self._pending.extend((group, done.get(group, [])) for group in groups)
         while self._pending or any(worker.group for worker in self._workers):
             self._hand_out()
@@ -102,7 +102,7 @@ class Pool:
             starting += 1
 
     def _allowed(self, worker: _Worker) -> float:
-        samples = not worker.ready or not worker.case  # being made, all of a group together
+        samples = not worker.ready or not worker.case  # creating the samples of the group
         return max(START_SECONDS, self._limit) if samples else self._limit
 
     def _heard(self, worker: _Worker, kind: str, what: Any) -> Iterator[Any]:
@@ -132,7 +132,7 @@ class Pool:
         worker.stop()
 
     def _lost(self, worker: _Worker, how: Lost) -> Iterator[Result]:
-        """The result of the case that took its worker with it; the rest of its group goes on."""
+        """Yield the result of the case that killed its worker; the rest of its group goes on."""
         if not worker.ready:
             raise LostWorkerError(f"a worker did not start: {how.message}")
         seconds = worker.seconds()
@@ -146,13 +146,13 @@ class Pool:
             finding = Finding(how.status, f"{place}: {how.message}" if place else how.message)
             took = round(seconds, 3)
             yield Result(case, how.status, "F", (finding,), (how.status,), seconds=took)
-        else:  # the CPU's own crash or hang is not the vendor's
+        else:  # a crash or hang of the CPU is no failure of the vendor
             yield Result(case, "skipped", reason=f"the CPU itself {how.status}: {how.message}")
         lost = self._losses[group] = self._losses.get(group, 0) + 1
         if worker.case and lost < GIVE_UP:
             self._pending.appendleft((group, [*worker.done, case]))
-        else:  # its samples cannot be made here, or it goes on like this
+        else:  # its samples cannot be created here, or too many cases crash
             self.finished.append(group)
             if worker.case:
-                reason = f"{lost} cases of this group took their process with them"
+                reason = f"{lost} cases of this group killed their process"
                 yield Result(f"{group}.0/rest/plain", "skipped", reason=reason)

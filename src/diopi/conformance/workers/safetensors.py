@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors in a file of the safetensors format: a header in JSON, then the bytes. Nothing to run.
+"""Tensors in a file of the safetensors format: a header in JSON, then the bytes.
 
-Written here because it is small, and because a chip's machine may have nothing but torch.
+Implemented here because it is small, and a chip's machine may have nothing but torch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TYPES = {name: dtype for dtype, name in NAMES.items()}
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """A file of these tensors, which must be on the CPU."""
+    """Write a file of these tensors, which must be on the CPU."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     parts, at = [], 0
     for name, tensor in tensors.items():
@@ -54,7 +54,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 
 
 class File:
-    """A file to read tensors from, each when it is asked for."""
+    """A file from which tensors are read one by one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -70,7 +70,7 @@ class File:
         return header, raw[8 + size :]
 
     def get(self, name: str) -> Tensor:
-        """One tensor by its name."""
+        """Read one tensor by its name."""
         header, data = self._opened
         entry = header[name]
         begin, end = entry["data_offsets"]

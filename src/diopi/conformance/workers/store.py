@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Baselines: what cases should give, computed on one machine and used on another.
+"""Baselines: the expected results of cases, computed on one machine and used on another.
 
-A folder with `manifest.jsonl.gz` (a line for each case: a checksum of its arguments, where its
-values are) and shards of float64 results with the bounds of their errors. Arguments are not stored:
-they are made anew from the case's recipe, and the checksum says whether they are the same. Nor is
-what any CPU computes as well, in float64 and in whole numbers. Equal values are stored once.
+A folder with `manifest.jsonl.gz` (a line for each case: a checksum of its arguments, the location
+of its values) and shards of float64 results with the bounds of their errors. Arguments are not
+stored: they are recreated from the case's recipe and verified by the checksum. Results that any CPU
+computes (in float64, or integers) are not stored either. Equal values are stored once.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from diopi.conformance.execution.running import Run
 from diopi.conformance.workers import safetensors
 
 MANIFEST = "manifest.jsonl.gz"
-MOST, LEAST = 512, 24  # elements of a result: fewer the more there are; of larger ones are kept
-EDGE, WITHIN = 32, 96  # the first and the last, where tails are, and others by chance
-SHARD = 16 << 20  # bytes; what an interruption may cost
+MOST, LEAST = 512, 24  # elements of a result that are kept: fewer if there are many results
+EDGE, WITHIN = 32, 96  # the first and the last elements, where tails are, and random others
+SHARD = 16 << 20  # bytes; the maximum loss of an interruption
 KEY = 16  # digits of the checksum of a tensor, which is its name
-COMPLEX = "j"  # ends the name of a tensor that is stored as its parts
+COMPLEX = "j"  # suffix of the name of a complex tensor, which is stored as its parts
 STORED = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32})
 
-NO_BASELINE = "no baseline"  # how a reason begins
+NO_BASELINE = "no baseline"  # start of a reason
 PARTS = ("results", "sigma", "gradients", "gradient_sigma")
 
 
@@ -56,7 +56,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Made:
-    """The baseline of one case, on its way to the store."""
+    """The baseline of one case, before it is stored."""
 
     case: str
     checksum: str
@@ -64,7 +64,7 @@ class Made:
 
 
 def checksum(sample: Sample) -> str:
-    """Of all bytes of the arguments, a NaN being a NaN."""
+    """Hash all bytes of the arguments, with a single representation of NaN."""
     digest = hashlib.sha256()
     for tensor in sample.tensors:
         plain = tensor.detach().resolve_conj().resolve_neg()
@@ -78,7 +78,7 @@ def checksum(sample: Sample) -> str:
 
 
 def make(case: Case, callee: Callee, sample: Sample) -> Made:
-    """The baseline of a case; raises what the CPU raises."""
+    """Compute the baseline of a case; raises what the CPU raises."""
     expected = Expected(callee, sample)
     plain = expected.plain
     places, types = _places(case, plain), [t.dtype for t in plain.tensors]
@@ -91,7 +91,7 @@ def make(case: Case, callee: Callee, sample: Sample) -> Made:
         try:
             parts["gradients"] = _kept(expected.gradients, types, places)
             parts["gradient_sigma"] = _kept(expected.gradient_sigma or [], types, places, True)
-        except Exception:  # the CPU's own limits: without gradients then
+        except Exception:  # limits of the CPU: without gradients then
             parts.pop("gradients", None)
     return Made(case.id, checksum(sample), parts)
 
@@ -99,7 +99,7 @@ def make(case: Case, callee: Callee, sample: Sample) -> Made:
 def _kept(
     values: Values, types: list[torch.dtype], places: _Places, coarse: bool = False
 ) -> list[Tensor | None]:
-    """What is stored of some values; of an envelope only the size matters."""
+    """Return the stored form of some values; an envelope is stored in low precision."""
     return [
         None if tensor is None or dtype not in STORED else _light(places.of(tensor), dtype, coarse)
         for tensor, dtype in zip(values, types, strict=False)
@@ -107,7 +107,7 @@ def _kept(
 
 
 def _light(tensor: Tensor, dtype: torch.dtype, coarse: bool) -> Tensor:
-    """In float32 where the result is of a half type: still far finer than it."""
+    """Convert to float32 if the result is of a half type: still far more precise than it."""
     if coarse:
         return tensor.bfloat16()
     narrower = {torch.float64: torch.float32, torch.complex128: torch.complex64}
@@ -117,13 +117,13 @@ def _light(tensor: Tensor, dtype: torch.dtype, coarse: bool) -> Tensor:
 
 @dataclass(frozen=True)
 class _Places:
-    """Which elements of the results and gradients of a case are kept."""
+    """The elements of a case's results and gradients that are kept."""
 
     seed: int
     most: int
 
     def of(self, tensor: Tensor) -> Tensor:
-        """Those of a large tensor; a small one as it is."""
+        """Select the kept elements of a large tensor; return a small one unchanged."""
         count = tensor.numel()
         if count <= self.most:
             return tensor
@@ -140,7 +140,7 @@ def _places(case: Case, plain: Run) -> _Places:
 
 
 class Writer:
-    """Writes a bundle: a shard and the lines of it, now and then; or goes on with one."""
+    """Writes a bundle shard by shard with the manifest lines of each; can resume one."""
 
     def __init__(self, folder: Path, resume: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -148,7 +148,7 @@ class Writer:
         self._tensors: dict[str, Tensor] = {}
         self._known: dict[str, str] = {}  # by key
         self._lines: list[str] = []
-        self.done: list[str] = []  # the cases that were there
+        self.done: list[str] = []  # the cases that were stored before
         if resume and (folder / MANIFEST).is_file():
             self._read()
         else:
@@ -197,7 +197,7 @@ class Writer:
             safetensors.write(path, self._tensors, {"format": "pt", "torch": torch.__version__})
             self._tensors, self._bytes = {}, 0
             self._count += 1
-        # after what they name: whoever is killed leaves no line without its values
+        # after their shard: an interruption leaves no line without its values
         with gzip.open(self._folder / MANIFEST, "at", encoding="utf-8") as manifest:
             manifest.writelines(self._lines)
         self._lines.clear()
@@ -208,14 +208,14 @@ def _shard(number: str) -> str:
 
 
 class Bundle:
-    """A bundle to read from."""
+    """A bundle for reading."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: dict[str, safetensors.File] = {}
 
     def check(self) -> None:
-        """DeeplinkError unless there is anything to read."""
+        """Raise DeeplinkError if the bundle is empty."""
         if not (self._folder / MANIFEST).is_file():
             raise DeeplinkError(
                 f"there are no baselines in {self._folder}.",
@@ -235,7 +235,7 @@ class Bundle:
         return found
 
     def values(self, entry: Entry, part: str) -> Values:
-        """The tensors of one part of a case, None for what is not stored."""
+        """Return the tensors of one part of a case, None for those that are not stored."""
         return [self._get(name) if name else None for name in getattr(entry, part)]
 
     def _get(self, name: str) -> Tensor:
@@ -247,7 +247,7 @@ class Bundle:
 
 
 class Stored(Expected):
-    """What a call should give, from a bundle; how the CPU does it is still found out here."""
+    """The expected results of a call from a bundle; the CPU's own run is computed here."""
 
     def __init__(self, callee: Callee, sample: Sample, bundle: Bundle, case: Case) -> None:
         super().__init__(callee, sample)
@@ -282,7 +282,7 @@ class Stored(Expected):
     def _merged(
         self, part: str, like: list[Tensor], here: Callable[[], Values | None]
     ) -> Values | None:
-        """What is stored, and what is not, computed here."""
+        """Return the stored values, and compute those that are not stored."""
         stored = self._bundle.values(self._entry, part)
         if part.endswith("sigma"):
             stored = [None if t is None else t.double() for t in stored]
@@ -302,7 +302,7 @@ class Stored(Expected):
 
 
 def mismatch(bundle: Bundle, case: Case, sample: Sample) -> str:
-    """Why a case cannot be held against the bundle; "" when it can."""
+    """Return why a case cannot be compared with the bundle; "" when it can."""
     entry = bundle.entries.get(case.id)
     if entry is None:
         return f"{NO_BASELINE} for it"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker process: it runs the cases of one group after the other, and says which it starts.
+"""A worker process: it runs the cases of one group after the other, and reports each start.
 
-It is a worker of deeplink.testing.workers; what it says are pairs of a word and what belongs to it.
+It is a worker of deeplink.testing.workers; its messages are pairs of a keyword and a value.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from diopi.conformance.workers.attempt import attempt, vary
 from diopi.conformance.workers.device_config import SkippedCall
 from diopi.conformance.workers.store import Bundle
 
-# What it says: it is up; a case begins; the CPU is through with it and the vendor's turn begins; a
-# result; the group is finished.
+# Messages: it is up; a case begins; the CPU has finished and the vendor starts; a result; the group
+# is finished.
 READY, START, VENDOR, DONE, END = "ready", "start", "vendor", "done", "end"
-LOST = "lost"  # the device is lost to this process; it ends
+LOST = "lost"  # the device is unusable for this process; it ends
 Say = Callable[[str, Any], None]
 
 
 def serve(line: workers.Line, options: dict[str, Any]) -> None:
-    """Answers groups with results until nobody asks any more."""
+    """Process groups and send results until the pipe closes."""
 
     def say(kind: str, what: Any) -> None:
         line.say((kind, what))
@@ -48,7 +48,7 @@ def serve(line: workers.Line, options: dict[str, Any]) -> None:
         subject = open_subject(options["vendor"])
         subject.calls.share(Path(options["calls"]))
         subject.ready()
-    except Exception:  # told to the parent, whatever it is: nothing can be checked
+    except Exception:  # reported to the parent, whatever it is: nothing can be checked
         say(END, traceback.format_exc(limit=-3))
         return
     bundle = Bundle(Path(options["baselines"])) if options.get("baselines") else None
@@ -72,7 +72,7 @@ def run_group(
     bundle: Bundle | None = None,
     skips: Sequence[SkippedCall] = (),
 ) -> None:
-    """Says the id of each case and then its result; those in `done` are left out."""
+    """Send the id of each case and then its result, without the cases in `done`."""
     mine = [skip for skip in skips if skip.op == group.op]
     if group.source in guests.guests():
         for case, act in guests.run(group, subject):
@@ -84,7 +84,7 @@ def run_group(
     limits = plan.tier_of(tier)
     try:
         samples = recipes.samples(group, limits.read)
-    except Exception as error:  # op_db's own limits: they are no vendor's
+    except Exception as error:  # limits of op_db, no failures of the vendor
         nothing = f"{group}.0/plain/plain"
         if nothing not in done:
             reason = f"no samples: {type(error).__name__}: {error}"
@@ -100,7 +100,7 @@ def run_group(
 
 
 def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a SkippedCall as they were before they became JSON."""
+    """Convert the fields of a SkippedCall back from JSON."""
     shapes = tuple(tuple(shape) for shape in fields["shapes"])
     names, dtypes = tuple(fields["names"]), tuple(fields["dtypes"])
     return {"op": fields["op"], "names": names, "shapes": shapes, "dtypes": dtypes}
@@ -110,16 +110,16 @@ def _say_result(result: Result, subject: Subject, say: Say) -> None:
     say(DONE, result)
     said = f"{result.message} {result.reason}"
     if (result.bad or "errors" in result.checks) and subject.lost(said):
-        say(LOST, "")  # no later call would work here: another process goes on
+        say(LOST, "")  # no later call would succeed here: another process goes on
         os._exit(1)
 
 
 def generate(group: Group, tier: str, done: Collection[str], say: Say) -> None:
-    """Says the baseline of each case of a group that has one; those in `done` are left out."""
+    """Send the baseline of each case of a group that has one, without the cases in `done`."""
     limits = plan.tier_of(tier)
     try:
         samples = recipes.samples(group, limits.read)
-    except Exception:  # op_db's own limits
+    except Exception:  # limits of op_db
         return
     if group.source.endswith(f"+{recipes.ERRORS}"):
         return  # nothing to be stored
@@ -130,13 +130,13 @@ def generate(group: Group, tier: str, done: Collection[str], say: Say) -> None:
         say(START, case.id)
         try:
             made = store.make(case, callee, vary(case, callee, samples[case.index]))
-        except Exception:  # the CPU's own limits: no baseline then
+        except Exception:  # limits of the CPU: no baseline then
             continue
         say(DONE, made)
 
 
 def run_one(case: Case, subject: Subject) -> Result:
-    """One case by its id, with all checks."""
+    """Run one case by its id, with all checks."""
     if case.source in guests.guests():
         return guests.run_one(case, subject)
     samples: list[Sample] = recipes.samples(case.group, case.index + 1)
