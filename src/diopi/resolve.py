@@ -165,7 +165,7 @@ def _bound(supports: Callable[..., bool], kernel: Kernel) -> Callable[..., bool]
     unknown = [name for name in seen if name not in taken]
     if unknown:
         raise SignatureError(
-            f"the limits of kernel {kernel.__name__} use {', '.join(unknown)}, and the kernel takes "
+            f"the limits of kernel {kernel.__name__} use {', '.join(unknown)}, and it takes "
             f"({', '.join(taken)}).",
             "the parameters of the predicate must be arguments of the kernel.",
         )

@@ -245,7 +245,7 @@ def test_limits_that_look_at_what_the_kernel_does_not_take_are_an_error() -> Non
     def neg(input: Tensor) -> Tensor:
         return -input
 
-    with pytest.raises(SignatureError, match=r"kernel neg use dim, and the kernel takes \(input\)"):
+    with pytest.raises(SignatureError, match=r"kernel neg use dim, and it takes \(input\)"):
         resolve.limited(lambda input, dim: True)(neg)
 
 
