@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m dicp`: the same as `deeplink compile-report`."""
+"""`python -m dicp`: run `deeplink compile-report`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dicp.dynamo_bridge import report
 
 
 def compile_report(file: Path | None, backends: str | None, json: str) -> int:
-    """Show a report, or the backends; the exit code.
+    """Show a report or the backends; return the exit code.
 
     `backends` is None for a report, "" for all backends, else the name of one to load.
     """
@@ -30,9 +30,9 @@ def compile_report(file: Path | None, backends: str | None, json: str) -> int:
 
 
 def _show_backends(name: str, json: str) -> None:
-    """Show which backends torch.compile has of ours, and whether their compilers are installed."""
+    """List the dicp backends of torch.compile, and whether their compilers are installed."""
     if name:
-        find(name)  # raises for another name, with the nearest one
+        find(name)  # raises for an unknown name, with the nearest one
     rows = installed(name)
     if json:
         write_json([{"backend": row[0], "compiler": row[1]} for row in rows], json)
@@ -43,7 +43,7 @@ def _show_backends(name: str, json: str) -> None:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command line."""
     return cli.status(["compile-report", *sys.argv[1:]])
 
 

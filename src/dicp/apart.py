@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused ops of dlinfer in plain torch, for compilers that do best with them as part of a graph.
+"""Decompositions of dlinfer's fused ops to plain torch, for compilers that fuse them themselves.
 
-The other ops of dlinfer (attention over a paged cache, writes to it, experts) keep their kernels.
+The other ops of dlinfer (attention over a paged cache, writes to the cache, experts) keep their
+kernels.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ COMMON = (
 
 
 def of_dlinfer(*more: str) -> Callable[[], Mapping[Any, Callable[..., Any]]]:
-    """`Backend.apart` for the common ops of dlinfer and those that are named."""
+    """Return `Backend.apart` for the common ops of dlinfer and the named ones."""
 
     def apart() -> Mapping[Any, Callable[..., Any]]:
         # where dlinfer is not imported, no graph has any of its ops

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a vendor's folder gives for torch.compile: one record of tables and functions."""
+"""The interface of a vendor's graph compiler: one record of tables and functions."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from dicp.fused import ACTIVATIONS
 
 GROUP = "torch_dynamo_backends"
 
-Executable = Callable[[list[Any]], Sequence[Any]]  # tensors and whole numbers in, tensors out
+# inputs are tensors and integers, outputs are tensors
+Executable = Callable[[list[Any]], Sequence[Any]]
 
 
 @dataclass(frozen=True)
 class Result:
-    """What is known of one result of a partition; a size is None where it changes by the call.
+    """The properties of one result of a partition; a size is None where it varies between calls.
 
-    `dtype` is None for a whole number.
+    `dtype` is None for an integer.
     """
 
     dtype: torch.dtype | None
@@ -39,14 +40,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Loading:
-    """What a blob is loaded with: all that is not in the blob."""
+    """The arguments of a backend's loader, in addition to the blob."""
 
     name: str  # of the partition, for messages
-    constants: Mapping[str, Tensor]  # by the names that Emitter.constant was called with
+    constants: Mapping[str, Tensor]  # by the names passed to Emitter.constant
     results: tuple[Result, ...]
     inputs: tuple[str, ...] = ()  # the names of the inputs, in the order of a call
     threads: int = 1
-    folder: Path | None = None  # a compiler may keep files of its own here; None: nowhere
+    folder: Path | None = None  # folder for files of the compiler; None: no files
 
 
 def _same(source: bytes) -> bytes:
@@ -61,36 +62,41 @@ def _every_node(node: fx.Node) -> str | None:
     return None
 
 
-@dataclass(eq=False)  # torch's registry hashes it, and marks it by an attribute
+@dataclass(eq=False)  # torch's registry hashes it, and sets an attribute on it
 class GraphCompiler(ABC):
     """A vendor's graph compiler; vendors make a `dicp.Backend`, which torch.compile can call."""
 
     name: str  # as in torch.compile(backend="ascendgraph")
-    version: Callable[[], str]  # the compiler's; raises DeeplinkError where it is not installed
+    # version of the compiler; raises DeeplinkError where it is not installed
+    version: Callable[[], str]
     conversions: Conversions = field(default_factory=Conversions)
     emitter: Callable[[], Emitter] = _nothing
     load: Callable[[bytes, Loading], Executable] = _nothing
-    compile: Callable[[bytes], bytes] = _same  # from what was emitted to what is kept and loaded
+    # converts the emitted form to the blob that is cached and loaded
+    compile: Callable[[bytes], bytes] = _same
     supports: Callable[[fx.Node], str | None] = _every_node  # why a node stays eager, or None
-    keep: frozenset[Any] = frozenset()  # overloads that the decomposition leaves whole
-    apart: Callable[[], Mapping[Any, Callable[..., Any]]] = dict  # others' ops, in plain torch
+    keep: frozenset[Any] = frozenset()  # overloads that are not decomposed
+    # decompositions of other packages' ops
+    apart: Callable[[], Mapping[Any, Callable[..., Any]]] = dict
     patterns: frozenset[str] | None = None  # names of dicp.fused; None: all that are converted
-    activations: frozenset[str] = frozenset(ACTIVATIONS)  # which its linear and conv take in
-    passes: tuple[Callable[[fx.GraphModule], fx.GraphModule], ...] = ()  # its own, after ours
+    # activations that its linear and conv can fuse
+    activations: frozenset[str] = frozenset(ACTIVATIONS)
+    # the vendor's own passes, after dicp's
+    passes: tuple[Callable[[fx.GraphModule], fx.GraphModule], ...] = ()
     layout: Literal["NCHW", "NHWC"] = "NCHW"
     dynamic: Literal["native", "specialize"] = "specialize"
     devices: tuple[str, ...] = ("cpu",)
-    through_host: bool = False  # tensors of other devices go to the host and back
-    embeds: bool = False  # its blob holds the values of its constants
-    training: bool = False  # may compile the forward and backward graphs of training
-    simulated: bool = False  # runs a model of the chip, not the chip: said wherever it is named
-    whole: Callable[..., Any] | None = None  # takes the graph from torch.compile as it is
+    through_host: bool = False  # copies tensors of other devices to the host and back
+    embeds: bool = False  # its blob contains the values of its constants
+    training: bool = False  # supports the forward and backward graphs of training
+    simulated: bool = False  # runs a model of the chip, not the chip: stated with its name
+    whole: Callable[..., Any] | None = None  # takes dynamo's graph unchanged
     options: Mapping[str, Any] = field(default_factory=dict)  # defaults of torch.compile's options
     fastest: frozenset[str] = frozenset()  # kinds (dicp.workload) where it was measured to be
 
     @property
     def label(self) -> str:
-        """How reports call it."""
+        """The name in reports."""
         return f"{self.name} (sim)" if self.simulated else self.name
 
     @property
@@ -98,7 +104,7 @@ class GraphCompiler(ABC):
         return self.name
 
     def wants(self, fused: str) -> bool:
-        """Whether a fused op of `dicp.fused`, by its bare name, is to appear in its graphs."""
+        """Whether its graphs may contain a fused op of `dicp.fused`, given by its bare name."""
         if self.patterns is not None and fused not in self.patterns:
             return False
         return getattr(torch.ops.dicp, fused).default in self.conversions
@@ -116,7 +122,7 @@ class GraphCompiler(ABC):
 
 
 def find(name: str) -> GraphCompiler:
-    """The installed backend of that name."""
+    """Return the installed backend of that name."""
     points = importlib.metadata.entry_points(group=GROUP)
     found = list(points.select(name=name))
     if not found:
@@ -136,10 +142,10 @@ def find(name: str) -> GraphCompiler:
 
 
 def installed(named: str = "") -> list[tuple[str, str]]:
-    """The names of the backends, and the version of each compiler or what it lacks; or of one.
+    """Return the names of the backends with the compiler's version or its error; of all or of one.
 
-    A backend of a distribution that does not require deeplink is loaded only where it is named:
-    loading it may import another compiler.
+    A backend of a distribution that does not require deeplink is loaded only if it is named,
+    because loading it may import another compiler.
     """
     rows = []
     for point in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda p: p.name):
@@ -151,7 +157,7 @@ def installed(named: str = "") -> list[tuple[str, str]]:
             continue
         try:
             backend = find(point.name)
-        except NoBackendError:  # a function that chooses one of them
+        except NoBackendError:  # a function that chooses a backend
             rows.append((point.name, f"not a dicp Backend: {point.value}"))
             continue
         try:
@@ -162,7 +168,7 @@ def installed(named: str = "") -> list[tuple[str, str]]:
 
 
 def _ours(distribution: importlib.metadata.Distribution | None) -> bool:
-    """Whether a distribution is this one, or needs it."""
+    """Whether a distribution is deeplink, or requires it."""
     if distribution is None:
         return False
     needs = (re.split(r"[^\w.-]", need, maxsplit=1)[0] for need in distribution.requires or ())

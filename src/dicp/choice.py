@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`torch.compile(model, backend="dicp")`: the backend for the device and the kind of work."""
+"""`torch.compile(model, backend="dicp")`: select the backend for the device and the
+kind of work.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,18 @@ def dicp(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Callable[..., Any]:
-    """Takes the one that was measured as the fastest at what most of the graph's work is, else the
-    first of DICP_PREFERENCE, of those that are installed and serve; says which and why, once.
+    """Compile with the backend that was measured as the fastest for most of the graph's work, else
+    with the first of DICP_PREFERENCE, among those that are installed and applicable. Log the choice
+    once.
 
-    Where DICP_PREFERENCE is set, its order holds. With `mode="max-autotune"`, inference is compiled
-    by all that serve, and the first calls decide.
+    Where DICP_PREFERENCE is set, its order applies. With `mode="max-autotune"`, inference is
+    compiled by all applicable backends, and the first calls decide.
     """
     training = wants_gradients(example_inputs)
     found, why = serving(torch_internals.device_types(example_inputs), training)
     if mode == "max-autotune" and not training and len(found) > 1:
         return _best(gm, example_inputs, found, options or {})
-    mode = None if mode == "max-autotune" else mode  # there is nothing to choose from
+    mode = None if mode == "max-autotune" else mode  # there is no choice
     if not training and not settings.DICP_PREFERENCE.is_set():
         found, why = _fastest_first(found, workload.of(gm), why)
     for backend in found:
@@ -53,7 +56,7 @@ def dicp(
 def _fastest_first(
     found: Sequence[GraphCompiler], kind: str, why: str
 ) -> tuple[list[GraphCompiler], str]:
-    """The backends in the order of their speed with a kind of work, as far as it was measured."""
+    """Order the backends by their measured speed for a kind of work."""
     fastest = [backend for backend in found if kind in backend.fastest]
     rest = [backend for backend in found if kind not in backend.fastest]
     if fastest:
@@ -67,13 +70,13 @@ def _best(
     backends: Sequence[GraphCompiler],
     options: Mapping[str, Any],
 ) -> Callable[..., Any]:
-    """What each of the backends made of a graph, in turn, until one of them has won."""
+    """Run the graph of each backend alternately, until one of them has won."""
     report.say_once(
         f"dicp: {', '.join(b.label for b in backends)}; the first calls show the fastest"
     )
     candidates = {}
     for backend in backends:
-        own = fx.GraphModule(gm, copy.deepcopy(gm.graph))  # some write into the graph they get
+        own = fx.GraphModule(gm, copy.deepcopy(gm.graph))  # some backends modify the graph
         try:
             given = {**options, "measure": False}
             candidates[backend.label] = compile_fx(own, example_inputs, backend, options=given)
@@ -85,7 +88,7 @@ def _best(
 
 
 def serving(devices: set[str], training: bool) -> tuple[list[GraphCompiler], str]:
-    """The backends for tensors on these devices, and why the first of them and none before it."""
+    """Return the applicable backends for tensors on these devices, and the reason for the first."""
     asked = f"{'training' if training else 'inference'} on {'/'.join(sorted(devices)) or 'nothing'}"
     found: list[GraphCompiler] = []
     passed = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of conversions: from an ATen overload to what a vendor's compiler knows."""
+"""The table of conversions: from an ATen overload to operators of a vendor's compiler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Target = Callable[..., Any]  # an OpOverload, or a Python function such as opera
 Conversion = Callable[..., Any]  # (emitter, node, *args, **kwargs) -> value, or values
 
 
-# Graphs spell every view as `reshape`: a conversion of another spelling serves it, too.
+# Graphs contain every view as `reshape`: a conversion of another view overload handles it, too.
 SPELLINGS: dict[Target, tuple[Target, ...]] = {
     torch.ops.aten.reshape.default: (
         torch.ops.aten.view.default,
@@ -26,11 +26,11 @@ SPELLINGS: dict[Target, tuple[Target, ...]] = {
 
 
 class NotTaken(DeeplinkError):
-    """A conversion finds no way to write this call; the text is the reason."""
+    """A conversion cannot express this call; the text is the reason."""
 
 
 class Conversions:
-    """What a backend maps; an op that is not in it stays eager.
+    """The ops that a backend converts; an op that is not in the table stays eager.
 
         conversions = Conversions()
         register_conversion = conversions.register_conversion
@@ -39,9 +39,9 @@ class Conversions:
         def view(emitter, node, x, size):
             return emitter.op("Reshape", x, size)
 
-    A function gets the emitter's values in place of the graph's nodes, and everything else as it
-    stands in the graph; `node` has the rest (`node.meta["val"]`). It may emit several operators.
-    An op with several results returns a list of values.
+    A function receives the emitter's values for the graph's nodes, and all other arguments
+    unchanged; `node` has further properties (`node.meta["val"]`). It may emit several operators. An
+    op with several results returns a list of values.
     """
 
     def __init__(self) -> None:
@@ -50,8 +50,8 @@ class Conversions:
     def register_conversion(
         self, *targets: Target | Iterable[Target]
     ) -> Callable[[Conversion], Conversion]:
-        """Registers one function for one target, several, or a list; a packet means all of its
-        overloads. What is registered later goes before.
+        """Register one function for one target, several, or a list; a packet means all of its
+        overloads. A later registration overrides an earlier one.
         """
 
         def register(function: Conversion) -> Conversion:
@@ -62,9 +62,7 @@ class Conversions:
         return register
 
     def get(self, target: Any) -> Conversion | None:
-        """The function for a target, or for another spelling of it; taking one of several results
-        needs none.
-        """
+        """Return the function for a target or an equivalent view; a getitem needs none."""
         if target is operator.getitem:
             return _getitem
         names = (target, *SPELLINGS.get(target, ()))
@@ -73,8 +71,10 @@ class Conversions:
     def why_not(
         self, emitter: Any, node: fx.Node, finish: Callable[[], Any] = lambda: None
     ) -> str | None:
-        """Why a node cannot be written, by trying: alone, with an emitter of its own that gives a
-        value for a tensor by `of`, and then `finish`; None when it can.
+        """Return why a node cannot be converted, or None, by converting it alone.
+
+        The conversion uses its own emitter, whose method `of` returns a value for a tensor; then
+        `finish` is called.
         """
         try:
             given = {n: _input(emitter, n) for n in node.all_input_nodes}
@@ -86,12 +86,12 @@ class Conversions:
             finish()
         except NotTaken as reason:
             return reason.message
-        except Exception as error:  # a reason as good as any: it is counted and reported
+        except Exception as error:  # any error is a valid reason: it is counted and reported
             return f"{type(error).__name__}: {error}"
         return None
 
     def functions(self) -> set[Conversion]:
-        """All that is registered."""
+        """Return all registered functions."""
         return set(self._table.values())
 
     def __contains__(self, target: Any) -> bool:
@@ -126,7 +126,9 @@ def _flat(targets: Iterable[Any]) -> Iterator[Target]:
 
 
 def averages(size: int, count: int) -> Tensor:
-    """The weights [count, size] of an adaptive average pool from `size` to `count` pixels."""
+    """Return the weights [count, size] of an adaptive average pool from `size` to
+    `count` pixels.
+    """
     weights = torch.zeros(count, size, dtype=torch.float64)
     for row in range(count):
         first, last = row * size // count, -(-(row + 1) * size // count)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused operators: torch ops of the namespace `dicp`, each a plain torch function that is its
-meaning, its eager form and, on fake tensors, its shape and type inference.
+"""Fused operators: torch ops of the namespace `dicp`. Each is a plain torch function that is its
+meaning, its eager implementation and, on fake tensors, its shape and type inference.
 """
 
 from __future__ import annotations
@@ -41,21 +41,24 @@ def _op(parameters: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tens
 
 @_op('Tensor x, Tensor w, Tensor? b=None, str activation=""')
 def linear(x: Tensor, w: Tensor, b: Tensor | None = None, activation: str = "") -> Tensor:
-    """activation(x @ w.T + b); w is [out, in], x has any leading dimensions."""
+    """Compute activation(x @ w.T + b); w is [out, in], x has any leading dimensions."""
     return ACTIVATIONS[activation](F.linear(x, w, b))
 
 
 @_op("Tensor x, Tensor w, bool measured=False")
 def few_rows(x: Tensor, w: Tensor, measured: bool = False) -> Tensor:
-    """x @ w.T for so few rows of x that reading w is what it costs, or that its kernel was measured
-    as faster than torch's product; w is [out, in].
+    """Compute x @ w.T for few rows of x, where reading w determines the time, or where the kernel
+    was
+    measured as faster than torch's product; w is [out, in].
     """
     return F.linear(x, w).contiguous()
 
 
 @_op("Tensor x, Tensor w, float eps")
 def rms_norm(x: Tensor, w: Tensor, eps: float) -> Tensor:
-    """x over the root of its mean square along the last dimension, times w; in float32 at least."""
+    """Divide x by its root mean square over the last dimension and multiply by w, in float32 or
+    wider.
+    """
     return meanings.rms_norm(x, w, eps)
 
 
@@ -67,14 +70,14 @@ def layer_norm(x: Tensor, dims: int, w: Tensor | None, b: Tensor | None, eps: fl
 
 @_op("Tensor x, Tensor cos, Tensor sin")
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x * cos + (-second half, first half of x) * sin, along the last dimension."""
+    """Compute x * cos + (-second half, first half of x) * sin, along the last dimension."""
     first, second = x.chunk(2, -1)
     return (x * cos + torch.cat((-second, first), -1) * sin).contiguous()
 
 
 @_op("Tensor gate, Tensor up")
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """silu(gate) * up."""
+    """Compute silu(gate) * up."""
     return meanings.swiglu(gate, up)
 
 
@@ -89,7 +92,9 @@ def sdpa(
     causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """softmax(q @ k.T * scale + mask) @ v, [batch, heads, sequence, size], as torch's own."""
+    """Compute softmax(q @ k.T * scale + mask) @ v, [batch, heads, sequence, size], as
+    torch's own.
+    """
     shared = bool(q.shape[-3] != k.shape[-3])  # heads of k and v that several of q share
     result: Tensor = F.scaled_dot_product_attention(
         q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=shared
@@ -119,7 +124,7 @@ def conv(
     groups: int,
     activation: str = "",
 ) -> Tensor:
-    """activation(convolution), not transposed, of one to three dimensions."""
+    """Compute activation(convolution), not transposed, of one to three dimensions."""
     zeros = [0] * len(stride)
     done = torch.convolution(x, w, b, stride, padding, dilation, False, zeros, groups)
     return ACTIVATIONS[activation](done)
@@ -139,7 +144,7 @@ def conv_nhwc(
     groups: int,
     activation: str = "",
 ) -> Tensor:
-    """`conv` of [batch, height, width, channels]; w is [out, in, height, width] all the same."""
+    """Compute `conv` of [batch, height, width, channels]; w stays [out, in, height, width]."""
     turned = x.permute(0, 3, 1, 2)
     done = conv(turned, w, b, stride, padding, dilation, groups, activation)
     return done.permute(0, 2, 3, 1).contiguous()

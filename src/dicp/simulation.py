@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What two simulations of a chip's compiler share: their error, and memory of a result's own."""
+"""Common parts of simulations of a chip's compiler: their error, and copies of results."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from deeplink.errors import DeeplinkError
 
 
 class SimulationError(DeeplinkError):
-    """An emitted graph cannot be run, or gives what it does not declare."""
+    """An emitted graph cannot be run, or its results differ from its declaration."""
 
 
 def fresh(results: Sequence[Any], given: Sequence[Any]) -> list[Tensor]:
-    """The results in memory of their own, as a chip's would be: a kernel here may give a view."""
+    """Copy results into separate memory, as a chip returns them: a kernel here may
+    return a view.
+    """
     taken = {x.untyped_storage().data_ptr() for x in given if isinstance(x, Tensor)}
     own: list[Tensor] = []
     for result in results:

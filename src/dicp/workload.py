@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What most of a graph's work is, by the multiplications with weights that it makes."""
+"""The kind of most of a graph's work, from its multiplications with weights."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ KINDS: dict[Any, str] = {
 
 
 def of(gm: fx.GraphModule) -> str:
-    """The kind of most multiplications of a graph of dynamo's, of those in float32, for which
-    backends were measured; empty where there are none.
+    """Return the kind of most multiplications of dynamo's graph, of those in float32, for which
+    backends were measured; "" where there are none.
     """
     found: Counter[str] = Counter()
     for target, kind in KINDS.items():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Routes to a vendor's C functions: the source of each parameter on an overload's stack.
 
-The plans are computed when the library is loaded; the calls are made by csrc/routes/c_route.cpp, without Python.
+The plans are computed when the library is loaded; the calls are made by csrc/routes/c_route.cpp.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m dicp.conformance --backend NAME`: which operators and models of a backend are right.
+"""`python -m dicp.conformance --backend NAME`: which operators and models of a backend are correct.
 
 Calls of every operator that the backend converts, and small models with random weights, are
-compiled by it and judged against float64. Exit status: 0 when nothing is wrong and all that was
-named is compiled, 1 otherwise, 2 when nothing could be tried.
+compiled by it and judged against float64. Exit status: 0 when nothing is wrong and all named
+operators and models are compiled, 1 otherwise, 2 when nothing could be run.
 
 Examples:
   python -m dicp.conformance --backend acmegraph                      all, static and dynamic
@@ -33,7 +33,7 @@ from dicp.conformance.model_check import DTYPES
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; the exit status."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m dicp.conformance",
         description=__doc__,
@@ -43,19 +43,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--ops", nargs="*", metavar="OP", help="operators, and no models")
     parser.add_argument("--models", nargs="*", metavar="MODEL", help="models, and no operators")
     parser.add_argument("--cases", type=Path, metavar="FILE", help="names from a TOML or INI file")
-    parser.add_argument("--dynamic", choices=SIZES, default="all", help="sizes that change")
+    parser.add_argument("--dynamic", choices=SIZES, default="all", help="whether sizes change")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, metavar="DTYPE", help="or float32")
-    parser.add_argument("--device", default="", help="where tensors lie, else the backend's")
+    parser.add_argument(
+        "--device", default="", help="the device of the tensors; default: the backend's"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="every row as JSON")
-    parser.add_argument("--all", action="store_true", help="show the rows that are right, too")
-    parser.add_argument("--list", action="store_true", help="show the names, and try nothing")
+    parser.add_argument("--all", action="store_true", help="show the correct rows, too")
+    parser.add_argument("--list", action="store_true", help="list the names and run nothing")
     given = parser.parse_args(arguments)
     try:
         backend = command.backend_of(given.backend)
         if given.list:
             _list(backend)
             return 0
-        backend.version()  # says what is missing
+        backend.version()  # raises if the compiler is missing
         rows = _tried(backend, given)
     except DeeplinkError as error:
         print(error, file=sys.stderr)
@@ -94,7 +96,7 @@ def _tried(backend: GraphCompiler, given: argparse.Namespace) -> list[Row]:
 
 
 def _bring(device: str) -> None:
-    """Import what brings a device to torch."""
+    """Import the module that registers a device with torch."""
     rows = [row.vendor for row in vendors.discover() if row.vendor and row.status == "available"]
     for vendor in rows:
         if vendor.device == device and vendor.device_module:
@@ -105,7 +107,7 @@ def _bring(device: str) -> None:
 def _list(backend: GraphCompiler) -> None:
     rows = [("op", str(target)) for target in cases.operators(backend)]
     rows += [("model", name) for name in cases.NAMES]
-    console().print(table(f"What {backend.label} can be tried with", ("kind", "name"), rows))
+    console().print(table(f"What {backend.label} supports", ("kind", "name"), rows))
 
 
 if __name__ == "__main__":

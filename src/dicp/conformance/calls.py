@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the overloads that backends convert: those of diopi's samples, and some by hand."""
+"""Calls of the overloads that backends convert: from diopi's samples, and from this module."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Arguments = tuple[Any, ...]
 
 
 def calls(overload: Any, dtype: str = "float32") -> list[Call]:
-    """The calls of an overload: this module's own, then the ones that diopi's samples make."""
+    """Return the calls of an overload: this module's own, then those of diopi's samples."""
     heard = overloads.calls(overload, dtype) if overload.namespace == "aten" else ()
     return [*ours(overload, dtype), *heard]
 
 
 def ours(overload: Any, dtype: str = "float32") -> list[Call]:
-    """The calls of an overload that this module lists."""
+    """Return the calls of an overload that this module lists."""
     if overload not in HAND:
         return []
     with recipes.seeded(0), Portable():
@@ -37,7 +37,7 @@ def ours(overload: Any, dtype: str = "float32") -> list[Call]:
 
 
 class Make:
-    """Tensors of one type: `x(2, 3)`."""
+    """Creates tensors of one type: `x(2, 3)`."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype

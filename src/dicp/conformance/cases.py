@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which operators and models are to be tried: by names, or by a file of cases."""
+"""Selection of operators and models: by names, or by a file of cases."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from dicp.conformance.models import MODELS, PLAIN
 
 KEYS = ("ops", "models", "dtypes")
 TEST_FILE = re.compile(r"(?:test_)?(.+?)(?:\.py)?")
-ALIASES = {"stable_diffusion": "diffusion unet"}  # names of test files that models do not have
+# names of test files that differ from the model's name
+ALIASES = {"stable_diffusion": "diffusion unet"}
 NAMES = (*PLAIN, *MODELS)
 
 
 @dataclass(frozen=True)
 class Cases:
-    """Names as they were given."""
+    """The selected names, as written."""
 
     ops: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
@@ -36,7 +37,7 @@ class Cases:
 
 
 def read(path: Path) -> Cases:
-    """The cases of a TOML file, or of an INI file with a section [cases] or [pytest]."""
+    """Read the cases of a TOML file, or of an INI file with a section [cases] or [pytest]."""
     try:
         text = path.read_text("utf-8")
         if path.suffix == ".toml":
@@ -58,12 +59,12 @@ def read(path: Path) -> Cases:
 
 
 def _parts(value: str) -> list[str]:
-    """Names on lines of their own, or between commas: a model's name may have a space."""
+    """Split names on lines of their own, or between commas: a model's name may contain a space."""
     return [part.strip() for part in re.split(r"[,\n]", value) if part.strip()]
 
 
 def _of_test_file(name: str) -> tuple[str, str]:
-    """`test__softmax.py` -> ("ops", "_softmax"); `test_llama.py` -> ("models", "llama")."""
+    """Parse `test__softmax.py` to ("ops", "_softmax"), `test_llama.py` to ("models", "llama")."""
     match = TEST_FILE.fullmatch(name)
     plain = match[1] if match else name
     model = ALIASES.get(plain, plain.replace("_", " "))
@@ -81,14 +82,14 @@ def _cases(path: Path, found: Mapping[str, Any]) -> Cases:
 
 
 def operators(backend: GraphCompiler) -> list[Any]:
-    """The operators that a backend converts; arithmetic of sizes is none."""
+    """Return the operators that a backend converts, without arithmetic of sizes."""
     found = [t for t in backend.conversions if isinstance(t, torch._ops.OpOverload)]
     return sorted((t for t in found if t is not torch.ops.aten.sym_size.int), key=str)
 
 
 def chosen_operators(backend: GraphCompiler, names: Sequence[str]) -> list[Any]:
-    """The overloads that names mean (`_softmax`, `aten.add.Tensor`, `aten.max_*`): those that the
-    backend converts; where it converts none, those of core ATen, which then stay eager.
+    """Return the overloads that names match (`_softmax`, `aten.add.Tensor`, `aten.max_*`): among
+    those that the backend converts, else among core ATen, which then stay eager.
     """
     own = {str(target): target for target in operators(backend)}
     core = {str(target): target for target in overloads.core()}
@@ -109,7 +110,7 @@ def _means(name: str, text: str) -> bool:
 
 
 def _beyond(name: str, known: Iterable[str]) -> dict[str, Any]:
-    """The overloads of an ATen operator that is neither converted nor core."""
+    """Return the overloads of an ATen operator that is neither converted nor core."""
     base = name.removeprefix("aten.").partition(".")[0]
     packet = getattr(torch.ops.aten, base, None) if base.isidentifier() else None
     if packet is None:
@@ -122,7 +123,7 @@ def _beyond(name: str, known: Iterable[str]) -> dict[str, Any]:
 
 
 def chosen_models(names: Sequence[str]) -> list[str]:
-    """The models that names mean; an error where one means none."""
+    """Return the models that names match; raise DeeplinkError where one matches none."""
     found: list[str] = []
     for name in names:
         hits = [model for model in NAMES if fnmatch(model, name)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suites of a backend: every operator that it converts, and models; as rows of a table."""
+"""The suites of a backend: every operator that it converts, and models, as rows of a table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dicp.backend import GraphCompiler, find
 from dicp.conformance import calls, model_check, op_check
 from dicp.conformance.models import OF_TRANSFORMERS
 
-MOST = 3  # calls of an operator in each type
+MOST = 3  # maximum calls of an operator in each type
 SIZES = {"false": ("static",), "true": ("dynamic",), "all": ("static", "dynamic")}
 RIGHT, WRONG, EAGER, NOT_TRIED = "right", "wrong", "eager", "not tried"
 
@@ -32,18 +32,18 @@ class Row:
     dtype: str
     sizes: str  # static, dynamic or training
     status: str
-    cases: str = ""  # of an operator: "2 right, 1 eager"; of a model: compiled operators, of all
-    text: str = ""  # what is wrong, or why it stays eager
-    named: bool = False  # it was asked for by name
+    cases: str = ""  # for an operator: "2 right, 1 eager"; for a model: compiled operators, of all
+    text: str = ""  # the error, or the reason for staying eager
+    named: bool = False  # it was selected by name
 
     @property
     def failed(self) -> bool:
-        """Whether the case is wrong, or was asked for by name and not compiled."""
+        """Whether the case is wrong, or was selected by name and not compiled."""
         return self.status == WRONG or (self.named and self.status != RIGHT)
 
 
 def backend_of(name: str) -> GraphCompiler:
-    """A backend by the name of its entry point, or `package.module:attribute`."""
+    """Return a backend by the name of its entry point, or by `package.module:attribute`."""
     module, _, attribute = name.partition(":")
     if not attribute:
         return find(name)
@@ -57,7 +57,9 @@ def backend_of(name: str) -> GraphCompiler:
 
 
 def device_of(backend: GraphCompiler, asked: str) -> str:
-    """Where tensors lie: as asked, else the CPU where the backend takes it, else its own device."""
+    """Return the device of the tensors: the given one, else the CPU if supported, else the
+    backend's.
+    """
     if asked:
         return asked
     return "cpu" if "cpu" in backend.devices else backend.devices[0]
@@ -71,7 +73,7 @@ def tried_ops(
     device: str,
     named: bool,
 ) -> Iterator[Row]:
-    """A row for each operator, type and kind of sizes."""
+    """Yield a row for each operator, type and kind of sizes."""
     for target in targets:
         for dtype in dtypes:
             for kind in sizes:
@@ -110,7 +112,7 @@ def tried_models(
     device: str,
     named: bool,
 ) -> Iterator[Row]:
-    """A row for each model, type and kind of work."""
+    """Yield a row for each model, type and kind of work."""
     for model in models:
         for dtype in dtypes:
             for work in sizes:
@@ -133,7 +135,7 @@ def _row_of_model(
 
 
 def show(backend: GraphCompiler, rows: Sequence[Row], every: bool) -> None:
-    """The table of what is not right, or of all rows, and the totals."""
+    """Print the table of failures, or of all rows, and the totals."""
     out = console()
     shown = [row for row in rows if every or row.status != RIGHT]
     columns = ("op or model", "tried", "status", "cases", "why")
@@ -154,5 +156,5 @@ def _first_line(text: str) -> str:
 
 
 def write(path: Path, rows: Sequence[Row]) -> None:
-    """The rows as JSON."""
+    """Write the rows as JSON."""
     path.write_text(json.dumps([asdict(row) for row in rows], indent=1), "utf-8")

@@ -23,15 +23,15 @@ OPTIONS: dict[str, Any] = {"measure": False, "cache": False}
 
 @dataclass(frozen=True)
 class Found:
-    """What became of a model: right, wrong (with what is) or eager, and how much was compiled."""
+    """The result of a model: right, wrong (with the error) or eager, and the compiled share."""
 
     model: str
     backend: str
     dtype: str
-    work: str  # inference with fixed sizes, with sizes that change, or training
+    work: str  # inference with fixed sizes, with changing sizes, or training
     status: str
     graphs: str = ""
-    compiled: str = ""  # ops in partitions, of all
+    compiled: str = ""  # operators in partitions, of all
     text: str = ""
     run: str = ""
 
@@ -39,7 +39,7 @@ class Found:
 def check(
     name: str, backend: GraphCompiler, dtype: str, work: str, run: str = "", device: str = "cpu"
 ) -> Found:
-    """Compiles a model anew and judges what it computes; sizes that change need one compile."""
+    """Compile a model and judge its results; changing sizes must need one compile only."""
     torch.manual_seed(0)
     torch.compiler.reset()
     model = {**MODELS, **PLAIN}[name]()
@@ -55,7 +55,7 @@ def check(
 
 @torch.no_grad()
 def _inference(model: Model, backend: GraphCompiler, dynamic: bool) -> str:
-    """What is wrong with the results; empty when nothing is."""
+    """Return the error of the results; "" when they are correct."""
     compiled = torch.compile(model.module, backend=backend, dynamic=dynamic, options=OPTIONS)
     for size in model.sizes if dynamic else model.sizes[:1]:
         before = len(report.RECORDS)
@@ -89,7 +89,7 @@ def _wide(module: nn.Module) -> nn.Module:
 
 
 def judged(model: Model, result: Tensor, arguments: tuple[Any, ...]) -> str:
-    """What the judge has against a model's result; the reference is the model in float64."""
+    """Return the judge's error for a model's result; the reference is the model in float64."""
     wide = _wide(model.module)
     given = _in_float64(arguments)
 
@@ -108,12 +108,12 @@ def judged(model: Model, result: Tensor, arguments: tuple[Any, ...]) -> str:
 
 
 def _between(dtype: torch.dtype) -> float:
-    """The roundoff with which one op hands its result to the next."""
+    """Return the roundoff of the type in which one op hands its result to the next."""
     return 0.0 if dtype == torch.float32 else FORMATS[dtype].roundoff
 
 
 def _training(model: Model, backend: GraphCompiler, dynamic: bool) -> str:
-    """What is wrong with the gradients of one step; empty when nothing is."""
+    """Return the error of the gradients of one step; "" when they are correct."""
     arguments = _typed(model, model.arguments(*model.sizes[0]))
     compiled = torch.compile(model.module, backend=backend, options=OPTIONS)
     mine = gradients(model.module, compiled, arguments)

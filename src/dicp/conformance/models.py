@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small models with random weights, for every backend: what the long tier compiles and judges."""
+"""Small models with random weights, which the long tier compiles and judges for every backend."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dicp.conformance.networks import MLP, Llama, ResNet, UNet, rope_tables
 
 @dataclass(frozen=True)
 class Model:
-    """A model, and the arguments of a call of a batch and a length (or the side of an image)."""
+    """A model, and the arguments of a call for a batch and a length (or the side of an image)."""
 
     module: nn.Module
     arguments: Callable[[int, int], tuple[Any, ...]]
@@ -24,7 +24,7 @@ class Model:
 
 
 class First(nn.Module):
-    """The first result of a model of transformers."""
+    """A wrapper that returns the first result of a model of transformers."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ def tokens(batch: int, length: int) -> tuple[Any, ...]:
 
 
 def _of_transformers(kind: str, head: str, **extra: Any) -> Model:
-    transformers: Any = importlib.import_module("transformers")  # an extra
+    transformers: Any = importlib.import_module("transformers")  # an optional dependency
 
     sizes = {
         "vocab_size": 97,
@@ -60,7 +60,7 @@ def _of_transformers(kind: str, head: str, **extra: Any) -> Model:
 
 
 class Bert(nn.Module):
-    """The first result of a BERT, which has no cache to leave out."""
+    """A wrapper that returns the first result of a BERT, which has no cache to disable."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def bert() -> Model:
 
 
 class Decoder(nn.Module):
-    """The llama in plain torch, by tokens alone."""
+    """The llama in plain torch, called with tokens alone."""
 
     def __init__(self, inner: Llama) -> None:
         super().__init__()

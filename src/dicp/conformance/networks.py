@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks in plain torch, with random weights: what compilers are measured and tested with."""
+"""Networks in plain torch with random weights, for measuring and testing compilers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RMSNorm(nn.Module):
 
 
 def rope_tables(positions: Tensor, size: int, base: float = 10000.0) -> tuple[Tensor, Tensor]:
-    """The cosines and sines of rotary embeddings at some positions."""
+    """Return the cosines and sines of rotary embeddings at some positions."""
     halves = torch.arange(0, size, 2, device=positions.device)
     angles = positions[:, None] * base ** (-halves / size)[None]
     both = torch.cat((angles, angles), -1)
@@ -79,7 +79,7 @@ class LlamaLayer(nn.Module):
         return x + self.down(F.silu(self.gate(h)) * self.up(h)), (k, v)
 
     def _spread(self, x: Tensor) -> Tensor:
-        """Each key for the heads that share it."""
+        """Repeat each key for the heads that share it."""
         batch, _, length, each = x.shape
         times = self.heads // self.shared
         wide = x[:, :, None].expand(batch, self.shared, times, length, each)
@@ -87,7 +87,7 @@ class LlamaLayer(nn.Module):
 
 
 class Llama(nn.Module):
-    """A decoder; with `past`, the keys and values of all layers so far, it decodes further."""
+    """A decoder; `past` holds the keys and values of all layers for the preceding tokens."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class ResNet(nn.Module):
 
 
 class UNetBlock(nn.Module):
-    """A residual block that knows the time, and attention over the image."""
+    """A residual block with a time embedding, and attention over the image."""
 
     def __init__(self, size: int, out: int, time: int) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ class UNetBlock(nn.Module):
 
 
 class UNet(nn.Module):
-    """A small diffusion model: the noise in an image at a time."""
+    """A small diffusion model: predicts the noise in an image at a time step."""
 
     def __init__(self, size: int = 32, channels: int = 4) -> None:
         super().__init__()

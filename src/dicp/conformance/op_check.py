@@ -32,7 +32,7 @@ CHECKED = ("structure", "dtype", "shape", "values")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a call: right, eager (with the reason), or wrong (with what is)."""
+    """The outcome of a call: right, eager (with the reason), or wrong (with the error)."""
 
     status: str
     text: str = ""
@@ -49,15 +49,17 @@ class Graph:
 
     @property
     def exact(self) -> bool:
-        """Whether it holds for all sizes of its symbols; an emitter may have fixed some."""
+        """Whether it is valid for all sizes of its symbols; an emitter may have fixed some."""
         return not self.env.guards and not self.env.replacements
 
 
 def check(
     backend: GraphCompiler, call: Call, dynamic: bool = False, device: str = "cpu"
 ) -> Outcome:
-    """The outcome of a call. When it is dynamic, its sizes then grow by one: as symbols of one
-    graph, or, for a backend that knows fixed sizes only, in a second graph.
+    """Run and judge a call; a dynamic one also with all sizes increased by one.
+
+    The other sizes use symbols of one graph, or a second graph for a backend that supports fixed
+    sizes only.
     """
     if dynamic and backend.dynamic == "specialize":
         return _both_sizes(backend, call, device)
@@ -85,7 +87,7 @@ def _both_sizes(backend: GraphCompiler, call: Call, device: str) -> Outcome:
 
 
 def graph_of(call: Call, dynamic: bool, device: str = "cpu") -> Graph:
-    """A graph of one node; its inputs are the tensors of the call."""
+    """Build a graph of one node; its inputs are the tensors of the call."""
     env = ShapeEnv()
     mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)
     graph, nodes = fx.Graph(), dict[int, fx.Node]()
@@ -126,7 +128,9 @@ def _results(graph: fx.Graph, node: fx.Node) -> list[fx.Node]:
 def compiled(
     backend: GraphCompiler, graph: Graph, device: str = "cpu"
 ) -> Callable[[Sequence[Tensor]], list[Any]]:
-    """What runs a graph on the backend; takes and returns tensors on the CPU."""
+    """Compile a graph with the backend; the returned function takes and returns
+    tensors on the CPU.
+    """
     places = graph.gm.graph.find_nodes(op="placeholder")
     nodes = list(graph.gm.graph.output_node().args[0])  # type: ignore[arg-type]
     blob = backend.compile(emit(graph.gm, backend, {}))
@@ -142,7 +146,7 @@ def compiled(
 
 
 def judged(call: Call, results: list[Any]) -> str:
-    """What is wrong with the results of a call, by diopi's own checks; nothing when all is well."""
+    """Return the error in the results of a call, by diopi's checks; "" when they are correct."""
     name = call.overload._schema.name.removeprefix("aten::").removeprefix("_")
     callee = Callee(name, call.overload, direct=True)
     sample = replace(call.sample)
@@ -159,7 +163,7 @@ def judged(call: Call, results: list[Any]) -> str:
 
 
 def grown(call: Call) -> Call | None:
-    """The call with every size above 1 one larger, its values repeated; None where it is none."""
+    """Increase every size above 1 by one, repeating values; None where the call is then invalid."""
     made: dict[int, Tensor] = {id(t): _grown(t) for t in call.sample.tensors}
     args, kwargs = pytree.tree_map_only(
         Tensor, lambda t: made[id(t)], (call.sample.args, call.sample.kwargs)
@@ -167,7 +171,7 @@ def grown(call: Call) -> Call | None:
     larger = Call(call.overload, Sample(args, kwargs))
     try:
         call.overload(*args, **kwargs)
-    except Exception:  # sizes among its arguments do not fit any more
+    except Exception:  # sizes among its arguments do not fit
         return None
     return larger
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The core-ATen overloads, and calls of them: what diopi's samples ask of the dispatcher."""
+"""The core-ATen overloads, and calls of them, recorded from diopi's samples in the dispatcher."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from diopi.conformance.planning import recipes
 from diopi.op import by_aten, get
 
 aten = torch.ops.aten
-READ, KEPT, LARGEST = 10, 4, 1 << 11  # samples looked at, calls kept of each, elements of a call
+READ, KEPT, LARGEST = 10, 4, 1 << 11  # samples read, calls kept of each, elements of a call
 
 
 @cache
 def core() -> tuple[Any, ...]:
-    """Every overload that torch tags as core ATen, by name."""
+    """Return every overload that torch tags as core ATen, by name."""
     found = []
     for name in torch._C._dispatch_get_all_op_names():
         space, _, rest = name.partition("::")
@@ -48,7 +48,7 @@ class Call:
 
     @property
     def key(self) -> str:
-        """What sets it apart from other calls of the overload; not the values of tensors."""
+        """Identify the call among others of the overload, without the values of tensors."""
         shown = pytree.tree_map_only(
             Tensor, lambda t: (t.dtype, tuple(t.shape)), (self.sample.args, self.sample.kwargs)
         )
@@ -57,7 +57,7 @@ class Call:
 
 @cache
 def calls(overload: Any, dtype: str = "float32") -> tuple[Call, ...]:
-    """A few calls of an overload that differ in shapes and arguments, the largest first."""
+    """Return a few calls of an overload that differ in shapes and arguments, the largest first."""
     if "bitwise" in str(overload) and getattr(torch, dtype).is_floating_point:
         return (*calls(overload, "int64")[:2], *calls(overload, "bool")[:2])
     found = {call.key: call for call in [*_by_hand(overload, dtype), *_heard(overload, dtype)]}
@@ -69,14 +69,16 @@ def _heard(overload: Any, dtype: str) -> Iterable[Call]:
     name = overload._overloadname
     tensor = name.replace("Scalar", "Tensor") if name.startswith("Scalar") else ""
     packet = getattr(aten, overload._schema.name.removeprefix("aten::"))
-    if tensor in packet.overloads():  # eager makes a tensor of the number
+    if tensor in packet.overloads():  # eager creates a tensor from the number
         found = calls(getattr(packet, tensor), dtype)
         return [_with_number(call, overload) for call in found]
     return _recorded(_entries(overload), dtype).get(overload, [])
 
 
 def _entries(overload: Any) -> tuple[str, ...]:
-    """The entries of op_db for an overload: by the name of diopi's op, else by its own name."""
+    """Return the entries of op_db for an overload: by the name of diopi's op, else by
+    its own name.
+    """
     name = str(overload).replace("aten.", "aten::", 1).removesuffix(".default")
     named = recipes.entries_of(get(_served()[name])) if name in _served() else []
     base = overload._schema.name.removeprefix("aten::")
@@ -108,14 +110,16 @@ def _served() -> Mapping[str, str]:
     found = {}
     for overload in core():
         name = str(overload).replace("aten.", "aten::", 1).removesuffix(".default")
-        with suppress(Exception):  # no op of diopi's has it
+        with suppress(Exception):  # no op of diopi has it
             found[name] = by_aten(name).name
     return found
 
 
 @cache
 def _recorded(entries: tuple[str, ...], dtype: str) -> dict[Any, list[Call]]:
-    """The calls inside of the samples of entries of op_db, forward and backward, by overload."""
+    """Record the calls inside of the samples of entries of op_db, forward and backward, by
+    overload.
+    """
     listening = _Listening()
     for name in entries:
         entry = recipes.op_db()[name]
@@ -156,7 +160,7 @@ def _kept(tensor: Tensor) -> Tensor:
     return tensor.detach().clone(memory_format=torch.preserve_format)
 
 
-# What no sample asks of the dispatcher in this form.
+# Calls that no sample produces in this form.
 
 
 def _by_hand(overload: Any, dtype: str) -> list[Call]:

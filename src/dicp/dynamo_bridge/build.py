@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One functional graph, all the way to what runs it: the passes, the partitions, the loading."""
+"""Compilation of one functional graph: passes, partitions, loading."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ def build(
     record: Record | None = None,
     keep: Callable[[graph_cache.Plan], None] | None = None,
 ) -> Program:
-    """A program for a graph; `weights` are those of its inputs that are to be constants. `keep`
-    gets its plan.
+    """Build the program of a graph; `weights` are the values of inputs that become constants.
+
+    `keep` receives the program's plan.
     """
     record = record or Record(0, backend.label, "inference")
     with torch_internals.without_modes(), torch.no_grad():
@@ -105,7 +106,7 @@ def _build(
     def constants(tensors: Mapping[int, Tensor]) -> Constants:
         return folded.constants(attributes | {n: tensors[i] for n, i in names.items()})
 
-    if not options.verify:  # it computes again with what was given
+    if not options.verify:  # verify mode computes again with the original arguments
         write_in_place(whole.gm, {*attributes, *names})
     with timed(record, "compile"):
         known = constants(weights)
@@ -124,7 +125,7 @@ def _build(
 def passes(
     gm: fx.GraphModule, backend: GraphCompiler, options: Options, constants: set[str]
 ) -> Folded:
-    """All that is done to a graph before it is split, in order."""
+    """Run all passes on a graph before it is split, in order."""
     canonicalise(gm, backend)
     if options.rewrite:
         rewrite(gm, backend)
@@ -139,7 +140,9 @@ def passes(
 
 
 def boxed(program: Program) -> Callable[[list[Any]], list[Any]]:
-    """AOTAutograd hands its list over: what it holds may be freed on the way."""
+    """Adapt a program to AOTAutograd, which passes its list on, so that tensors can
+    be freed early.
+    """
     current = program
 
     def call(args: list[Any]) -> list[Any]:
@@ -154,7 +157,7 @@ def boxed(program: Program) -> Callable[[list[Any]], list[Any]]:
 
 @contextmanager
 def timed(record: Record, stage: str) -> Iterator[None]:
-    """Adds the time of a block to a record."""
+    """Add the time of a block to a record."""
     start = time.perf_counter()
     yield
     spent = time.perf_counter() - start

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Walks one partition and has the backend's emitter write it; an error names the user's line."""
+"""Code generation: walk one partition and call the backend's emitter; errors name the
+user's line.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from dicp.emitter import Emitter
 
 
 def emit(gm: fx.GraphModule, backend: GraphCompiler, constants: Mapping[str, Tensor]) -> bytes:
-    """The backend's form of a graph; the placeholders named in `constants` are constants."""
+    """Return the backend's form of a graph; the placeholders named in `constants` are constants."""
     emitter = backend.emitter()
     values: dict[fx.Node, Any] = {}
     for node in gm.graph.nodes:
@@ -47,13 +49,13 @@ def _convert(
         raise CompileError(
             f"{backend.label}: {describe(node)}: {error.message}", error.hint
         ) from error
-    except Exception as error:  # a vendor's function: whatever it raises gets its place
+    except Exception as error:  # a vendor's function: any error gets its source line
         text = f"{type(error).__name__}: {error}"
         raise CompileError(f"{backend.label} cannot convert {describe(node)}: {text}") from error
 
 
 def describe(node: fx.Node) -> str:
-    """An operator, the values that it works on, and the line of the program it comes from."""
+    """Describe an operator, its operands, and the line of the program that it comes from."""
     given = ", ".join(_value(arg) for arg in node.args)
     line = user_line(node)
     return f"{node.target}({given})" + (f" at {line}" if line else "")
@@ -67,7 +69,7 @@ def _value(argument: Any) -> str:
 
 
 def user_line(node: fx.Node) -> str:
-    """`file.py:12, in forward`: the innermost line that torch recorded for a node, or nothing."""
+    """Return `file.py:12, in forward`: the innermost line that torch recorded for a node, or ""."""
     lines = [x.strip() for x in (node.meta.get("stack_trace") or "").splitlines()]
     places = [line for line in lines if line.startswith("File ")]
     if not places:
@@ -77,7 +79,7 @@ def user_line(node: fx.Node) -> str:
 
 
 def results_of(nodes: Sequence[fx.Node]) -> tuple[Result, ...]:
-    """What is known of a partition's results."""
+    """Return the properties of a partition's results."""
     return tuple(_result(node.meta["val"]) for node in nodes)
 
 

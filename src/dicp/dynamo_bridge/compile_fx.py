@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way in: dynamo's graph to a callable, through AOTAutograd and all passes."""
+"""The entry point: from dynamo's graph to a callable, through AOTAutograd and all passes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def compile_fx(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Callable[..., Any]:
-    """What runs in place of a graph of dynamo's, on the backend given by its record or name."""
+    """Return the callable that replaces a graph of dynamo, for a backend given by
+    record or name.
+    """
     backend = find(backend) if isinstance(backend, str) else backend
     chosen = resolve(backend.options, of_mode(mode), options or {})
     torch_internals.fix_numbers(gm)
@@ -52,7 +54,7 @@ def _compiled(
 ) -> Callable[..., Any]:
     if backend.whole is not None:
         return backend.whole(gm, example_inputs, chosen)  # type: ignore[no-any-return]
-    backend.version()  # says what is missing before any work is done
+    backend.version()  # raises for a missing compiler before any work is done
     if wants_gradients(example_inputs) and not backend.training:
         report.say_once(
             f"{backend.label} compiles inference only, and gradients are wanted here: eager. "
@@ -67,7 +69,7 @@ def _compiled(
     compiled = _from_disk(key, backend, weights, record, changing)
     if compiled is None:
         compiled = _compile(gm, example_inputs, backend, chosen, weights, record, key)
-    traced = None if changing else key  # compiled anew without dynamo, sizes would be fixed
+    traced = None if changing else key  # recompiled without dynamo, sizes would be fixed
     if record_trace := precompile.keep(gm, backend, chosen, weights, traced, restore):
         compiled = precompile.saving(compiled, record_trace)
     return _settled(compiled, gm.forward, backend, chosen, record)
@@ -80,7 +82,9 @@ def _untraceable(
     options: Options,
     error: Exception,
 ) -> Callable[..., Any]:
-    """Eager, as one graph: torch would break the program at every frame and try each again."""
+    """Return an eager callable for the whole graph: torch would break it at every
+    frame and retry.
+    """
     training = wants_gradients(example_inputs)
     record = report.RECORDS[-1]
     record.decide(f"eager: torch cannot trace {error}", stays_eager=True)
@@ -101,7 +105,9 @@ def _untraceable(
 
 
 def restore(kept: precompile.Kept) -> Callable[..., Any]:
-    """What runs a graph in a later process: made by its first call, which brings the weights."""
+    """Return the callable of a graph in a later process, built by its first call with
+    the weights.
+    """
     run: Callable[..., Any] | None = None
 
     def call(*args: Any) -> Any:
@@ -114,7 +120,9 @@ def restore(kept: precompile.Kept) -> Callable[..., Any]:
 
 
 def _compiled_again(kept: precompile.Kept, args: Sequence[Any]) -> Callable[..., Any]:
-    """What runs a graph that an earlier process traced and compiled, at its first call."""
+    """Return the callable for a graph that an earlier process traced and compiled, at its first
+    call.
+    """
     backend = find(kept.backend)
     weights = {i: args[i].detach() for i in kept.weights}
     record = report.begin(backend.label, "inference")
@@ -126,7 +134,7 @@ def _compiled_again(kept: precompile.Kept, args: Sequence[Any]) -> Callable[...,
 
 
 def _later(make: Callable[[], fx.GraphModule]) -> Callable[..., Any]:
-    """A graph that is made when it is first called."""
+    """Return a callable whose graph is built at its first call."""
     made: list[fx.GraphModule] = []
 
     def run(*args: Any) -> Any:
@@ -156,7 +164,7 @@ def measured(
     eager: Callable[..., Any],
     record: report.Record,
 ) -> Callable[..., Any]:
-    """The best of what was compiled of a graph and eager, as its first calls show."""
+    """Return the fastest of the compiled graphs and eager, as measured in the first calls."""
 
     def tell(text: str, winner: str) -> None:
         record.decide(text, stays_eager=winner == "eager")
@@ -168,7 +176,7 @@ def measured(
             tell(told, call.winner)
 
         took = inner.seconds.get(inner.winner, bypass.SHORT)
-        doubted = inner.winner == "eager" and not inner.final  # compiled may win yet
+        doubted = inner.winner == "eager" and not inner.final  # the compiled graph may still win
         if not doubted and bypass.measure_call(whole, took):
             return True
         tell(str(inner), inner.winner)
@@ -180,8 +188,8 @@ def measured(
 def trained(
     compiled: Callable[..., Any], eager: Callable[..., Any], record: report.Record
 ) -> Callable[..., Any]:
-    """The better of what was compiled of a graph of training and eager, as a trial shows; where the
-    module is short or in several graphs, what the program's own steps show goes before it.
+    """Return the faster of the compiled training graph and eager, as measured in a trial; a short
+    module, or one in several graphs, is measured in the program's own steps instead.
     """
 
     def tell(text: str) -> None:
@@ -210,7 +218,7 @@ def _from_disk(
     record: report.Record,
     changing: Sequence[torch.SymInt] = (),
 ) -> Callable[..., Any] | None:
-    """What an earlier process compiled, when it compiled the same."""
+    """Return the program that an earlier process compiled for an equal graph."""
     if key is None:
         return None
     with torch_internals.without_modes(), timed(record, "load"):
@@ -237,7 +245,7 @@ def _compile(
 
     def inference(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         record.seconds["trace"] = time.perf_counter() - start
-        # with another number of inputs, AOTAutograd changed which is which
+        # with another number of inputs, AOTAutograd changed their order
         mine = weights if len(inputs) == len(example_inputs) else {}
         same = graph_cache.is_plain(gm, graph)
         program = build(graph, backend, options, mine, record, keep if same and key else None)
@@ -269,7 +277,7 @@ def _compile(
 
 
 def _direct(program: Program) -> Callable[..., Any]:
-    """A program in the place of dynamo's graph, without AOTAutograd's wrappers: they do nothing."""
+    """Call a program without AOTAutograd's wrappers, which would do nothing."""
     call = boxed(program)
 
     def run(*args: Any) -> list[Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled partitions on disk: found by what they are made of, written whole or not at all."""
+"""Compiled partitions on disk: keyed by their content, written atomically."""
 
 from __future__ import annotations
 
@@ -29,14 +29,17 @@ log = logging.getLogger("dicp")
 
 
 def key(gm: fx.GraphModule, backend: GraphCompiler, constants: Mapping[str, Tensor]) -> str:
-    """Equal for equal graphs, shapes, strides, constants, compilers and torches, in any process."""
+    """Return a key that is equal for equal graphs, shapes, strides, constants, compilers and torch
+    versions, in any process.
+    """
     digest = hashlib.sha256()
     digest.update(repr(head(backend)).encode())
     names: dict[fx.Node, str] = {}
     for node in gm.graph.nodes:
         names[node] = f"%{len(names)}"
         args, kwargs = tree_map(_written(names), (node.args, node.kwargs), is_leaf=_is_node)
-        name = node.name if node.op == "placeholder" else ""  # constants come by their names
+        # constants are identified by their names
+        name = node.name if node.op == "placeholder" else ""
         row = (node.op, name, _name(node.target), args, kwargs, known(node.meta.get("val")))
         digest.update(repr(row).encode())
     for name, tensor in sorted(constants.items()):
@@ -47,8 +50,8 @@ def key(gm: fx.GraphModule, backend: GraphCompiler, constants: Mapping[str, Tens
 
 
 def head(backend: GraphCompiler) -> tuple[str, ...]:
-    """What every key of a backend starts with: the compiler, torch, the code that emits, and what
-    the backend takes.
+    """Return the start of every key of a backend: the compiler, torch, the code of the emitter, and
+    the backend's options.
     """
     taken = [_name(target) for target in (*backend.conversions, *backend.keep)]
     fused = backend.patterns and sorted(backend.patterns), sorted(backend.activations)
@@ -65,7 +68,9 @@ def head(backend: GraphCompiler) -> tuple[str, ...]:
 
 @lru_cache
 def _code(backend: GraphCompiler) -> str:
-    """Of dicp, and of the folders that a backend's functions are from: edited, they emit anew."""
+    """Hash the code of dicp and of the folders with a backend's functions, so that edits
+    invalidate.
+    """
     own = [backend.emitter, backend.load, backend.compile, *backend.conversions.functions()]
     own += [backend.whole] if backend.whole else []
     modules = {sys.modules.get(getattr(f, "__module__", "")) for f in own}
@@ -78,7 +83,7 @@ def _code(backend: GraphCompiler) -> str:
 
 
 def _name(target: Any) -> str:
-    """The same in any process: the text of a Python function has its address."""
+    """Return a name that is equal in any process: the repr of a Python function has its address."""
     plain = isinstance(target, (str, torch._ops.OpOverload))
     return str(target) if plain else f"{target.__module__}.{target.__qualname__}"
 
@@ -101,17 +106,17 @@ def known(value: Any) -> Any:
 
 
 def find(key: str, backend: GraphCompiler, kind: str = "blob") -> bytes | None:
-    """What is kept under a key."""
+    """Return the blob of a key; None where there is none."""
     return _read(_path(key, backend, kind))
 
 
 def load(key: str, backend: GraphCompiler, kind: str) -> Any:
-    """The object that is kept under a key; None where none is, or none that can be read here."""
+    """Return the object of a key; None where there is none, or none that can be read here."""
     path = _path(key, backend, kind)
     blob = _read(path)
     try:
         return None if blob is None else pickle.loads(blob)
-    except Exception as error:  # a foreign file may hold anything
+    except Exception as error:  # a foreign file may contain anything
         log.warning("%s cannot be read, and is compiled anew: %s", path, error)
         path.unlink(missing_ok=True)
         return None
@@ -124,10 +129,10 @@ def _path(key: str, backend: GraphCompiler, kind: str) -> Path:
 def get(
     key: str, backend: GraphCompiler, make: Callable[[], bytes], kind: str = "blob"
 ) -> tuple[bytes, bool]:
-    """The blob of a key, from the disk or made now; and whether it was there.
+    """Return the blob of a key, cached or created, and whether it was cached.
 
-    Of processes that want the same one, one makes it and the others wait. A folder that cannot be
-    written is no error: the blob is made.
+    Of several processes with one key, one creates the blob and the others wait. A folder that
+    cannot be written is no error: the blob is created.
     """
     path = _path(key, backend, kind)
     found = _read(path)
@@ -146,7 +151,7 @@ def get(
 
 
 def _read(path: Path) -> bytes | None:
-    """A blob whose own hash fits; a torn or foreign file counts as none."""
+    """Return a blob whose hash is correct; a torn or foreign file counts as missing."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -168,5 +173,5 @@ def _write(path: Path, blob: bytes) -> None:
 def _locked(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # let go by the end of the process, too
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released by the end of the process, too
         yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One partition: its blob from the cache or the compiler, and the executable made of it."""
+"""One partition: its blob from the cache or the compiler, and the executable loaded from it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make_part(
     known: Constants,
     record: Record,
 ) -> Part:
-    """A partition, compiled; `known` are all constants of the graph, by name."""
+    """Compile a partition; `known` are all constants of the graph, by name."""
     shape = shape_of(name, gm, known)
     maker = _Maker(backend, options, record)
     by_size = backend.dynamic == "specialize" and is_dynamic(gm)
@@ -47,7 +47,7 @@ def make_part(
 
 
 def shape_of(name: str, gm: fx.GraphModule, known: Constants) -> Shape:
-    """What is to know of a partition without its graph."""
+    """Return the properties of a partition that are needed without its graph."""
     inputs = tuple(node.name for node in gm.graph.find_nodes(op="placeholder"))
     nodes = list(gm.graph.output_node().args[0])  # type: ignore[arg-type]
     constant = tuple(place for place in inputs if place in known)
@@ -60,7 +60,7 @@ def shape_of(name: str, gm: fx.GraphModule, known: Constants) -> Shape:
 def open_blob(
     blob: bytes, shape: Shape, backend: GraphCompiler, cached: bool, own: Constants
 ) -> Executable:
-    """The executable of a compiled partition, for these constants."""
+    """Return the executable of a compiled partition, for these constants."""
     elsewhere = [device for device in shape.devices if device not in backend.devices]
     if elsewhere:
         own = {place: tensor.cpu() for place, tensor in own.items()}
@@ -79,7 +79,7 @@ def open_blob(
 
 
 class _Maker:
-    """Compiles graphs of one partition; a blob that holds no constants is made once."""
+    """Compiles graphs of one partition; a blob without constants is created once."""
 
     def __init__(self, backend: GraphCompiler, options: Options, record: Record) -> None:
         self.backend, self.options, self.record = backend, options, record
@@ -91,7 +91,8 @@ class _Maker:
             return open_blob(self._blob(gm, own), shape, self.backend, self.options.cache, own)
         except CompileError:
             raise
-        except Exception as error:  # a vendor's compiler may raise anything; it gets its place
+        # a vendor's compiler may raise anything; the error gets its source line
+        except Exception as error:
             raise self._placed(error, shape.name, gm, own) from error
 
     def _blob(self, gm: fx.GraphModule, own: Constants) -> bytes:
@@ -113,7 +114,9 @@ class _Maker:
         return blob
 
     def refused(self, gm: fx.GraphModule) -> str:
-        """Why the backend does not take a graph that it took at other sizes; empty if it does."""
+        """Return why the backend refuses a graph that it supports at other sizes; "" if it does
+        not.
+        """
         calls = [node for node in gm.graph.nodes if node.op == "call_function"]
         found = ((node, reason(node, self.backend)) for node in calls)
         return next((f"{describe(node)}: {why}" for node, why in found if why), "")
@@ -121,7 +124,7 @@ class _Maker:
     def _placed(
         self, error: Exception, name: str, gm: fx.GraphModule, own: Constants
     ) -> CompileError:
-        """The error with the operator that is alone enough to cause it, where one is."""
+        """Add to an error the single operator that causes it, if there is one."""
         ours = isinstance(error, DeeplinkError)
         text = error.message if ours else f"{type(error).__name__}: {error}"  # type: ignore[attr-defined]
         hint = error.hint if ours else ""  # type: ignore[attr-defined]
@@ -139,7 +142,7 @@ class _Maker:
             blob = self.backend.compile(emit(alone, self.backend, own))
             shape = shape_of("alone", alone, own)
             open_blob(blob, shape, self.backend, False, shape.own(own))
-        except Exception:  # as above: whatever it raises, it fails
+        except Exception:  # any error counts as a failure
             return True
         return False
 

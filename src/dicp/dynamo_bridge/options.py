@@ -14,23 +14,23 @@ from deeplink.errors import SettingError
 
 @dataclass(frozen=True)
 class Options:
-    """How one model is compiled."""
+    """The options for compiling one model."""
 
     verify: bool = False  # compare each partition with eager, in each call
     freeze: bool = True  # in inference: weights are constants of the compiled graph
     rewrite: bool = True  # fuse by the pattern library
     merge: bool = True  # join linears that share an input
     cache: bool = True  # keep compiled graphs on disk
-    measure: bool = True  # keep a small graph eager where compiling it would lose
-    own_results: bool = True  # on CUDA: results that the next call does not write over
+    measure: bool = True  # keep a small graph eager where compiling it would be slower
+    own_results: bool = True  # on CUDA: results that the next call does not overwrite
 
 
-# torch.compile's `mode`, in our options; those of inductor's that are missing here mean nothing.
+# torch.compile's `mode` as options of dicp; modes of inductor that are missing here have no effect.
 MODES: dict[str, Mapping[str, Any]] = {"default": {}, "reduce-overhead": {"own_results": False}}
 
 
 def of_mode(mode: str | None) -> Mapping[str, Any]:
-    """The options that a mode stands for."""
+    """Return the options of a mode."""
     if mode not in (None, *MODES):
         raise SettingError(
             f"no mode {mode!r} for this backend; there are: {', '.join(MODES)}.",
@@ -40,7 +40,7 @@ def of_mode(mode: str | None) -> Mapping[str, Any]:
 
 
 def resolve(*given: Mapping[str, Any]) -> Options:
-    """Options from the settings, then from each mapping; a later one goes before."""
+    """Merge options from the settings and from each mapping; a later one overrides."""
     values: dict[str, Any] = {
         "verify": settings.DICP_VERIFY.get(),
         "cache": settings.DICP_CACHE.get(),

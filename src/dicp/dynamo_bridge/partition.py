@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes a backend takes, which stay eager and why, and the graph split accordingly."""
+"""Partitioning: which nodes a backend supports, which stay eager and why, and the split graph."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_WORK = "nothing to compute in its partition"  # a reason that is no gap of th
 class Split:
     """A graph that calls its partitions as modules `part_0`, `part_1`, …, and the rest eagerly.
 
-    `eager` has the reason for each node that no partition has.
+    `eager` has the reason for each node outside of the partitions.
     """
 
     gm: fx.GraphModule
@@ -31,8 +31,8 @@ class Split:
 
 
 def split(gm: fx.GraphModule, backend: GraphCompiler) -> Split:
-    """The fewest partitions that do not wait for each other in a circle."""
-    # a backend for fixed sizes is asked for those that the graph was traced with
+    """Split into the fewest partitions that do not depend on each other in a cycle."""
+    # a backend for fixed sizes is checked with those of the trace
     fixed = at_example(gm) if backend.dynamic == "specialize" and is_dynamic(gm) else {}
     asked = ((node, reason(fixed.get(node, node), backend)) for node in _calls(gm))
     eager = {node: why for node, why in asked if why}
@@ -44,7 +44,7 @@ def split(gm: fx.GraphModule, backend: GraphCompiler) -> Split:
 
 
 def reason(node: fx.Node, backend: GraphCompiler) -> str | None:
-    """Why a node stays eager; None when the backend takes it."""
+    """Return why a node stays eager; None when the backend supports it."""
     if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
         return reason(node.args[0], backend) if node.args[0].op == "call_function" else None
     if node.target not in backend.conversions:
@@ -74,7 +74,7 @@ Regions = dict[tuple[int, bool], list[fx.Node]]
 
 
 def _regions(gm: fx.GraphModule, eager: dict[fx.Node, str]) -> Regions:
-    """Nodes by level and kind. An edge stays in its region or goes up a level, so regions in
+    """Group nodes by level and kind. An edge stays in its region or goes up a level, so regions in
     order of their levels can run one after the other.
     """
     levels: dict[fx.Node, int] = {}
@@ -83,9 +83,9 @@ def _regions(gm: fx.GraphModule, eager: dict[fx.Node, str]) -> Regions:
     for node in _calls(gm):
         taken = node not in eager
         before = [n for n in node.all_input_nodes if n in levels]
-        # what is eager and needs inputs alone runs first, so that it splits nothing
+        # an eager node that needs inputs alone runs first, so that it splits nothing
         level = max([int(taken), *(levels[n] + ((n not in eager) != taken) for n in before)])
-        if _draws(node):  # random numbers keep their order
+        if _draws(node):  # random ops keep their order
             random = level = max(level, random)
         levels[node] = level
         regions.setdefault((level, taken), []).append(node)
@@ -120,7 +120,7 @@ def _rebuild(gm: fx.GraphModule, regions: Regions, eager: dict[fx.Node, str]) ->
 
 
 def extract(nodes: list[fx.Node], name: str) -> tuple[list[fx.Node], list[fx.Node], fx.GraphModule]:
-    """A region as a graph of its own: its inputs, its outputs, and the module."""
+    """Extract a region as a separate graph: its inputs, its outputs, and the module."""
     inside, graph, new = set(nodes), fx.Graph(), dict[fx.Node, fx.Node]()
     used = (n for node in nodes for n in node.all_input_nodes if n not in inside)
     inputs = list(dict.fromkeys(used))

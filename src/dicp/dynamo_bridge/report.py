@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was compiled, what stayed eager and why: records, kept on disk, and their tables."""
+"""Reports of what was compiled, what stayed eager and why: records on disk, and their tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dicp.dynamo_bridge.partition import NO_WORK, Split
 
 log = logging.getLogger("dicp")
 
-KEPT = 20  # reports of processes
+KEPT = 20  # number of stored reports
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Record:
     eager: list[dict[str, Any]] = field(default_factory=list)
     refreshed: int = 0
     decision: str = ""  # what runs it, and why, where that was measured
-    stays_eager: bool = False  # nothing that was compiled of it runs
+    stays_eager: bool = False  # no compiled part of it runs
 
     def decide(self, text: str, stays_eager: bool) -> None:
         """Set what runs the graph and why, and write the report."""
@@ -54,13 +54,13 @@ RECORDS: list[Record] = []
 
 
 def begin(backend: str, kind: str) -> Record:
-    """A new record of this process."""
+    """Create a record in this process."""
     RECORDS.append(Record(len(RECORDS), backend, kind))
     return RECORDS[-1]
 
 
 def count(record: Record, whole: Split) -> None:
-    """Fills in what was taken and what was not."""
+    """Count compiled and eager operators of a graph in a record."""
     sub = sum(_calls(part) for part in whole.parts.values())
     record.taken, record.parts = sub, len(whole.parts)
     record.nodes = sub + len(whole.eager)
@@ -102,7 +102,7 @@ def folder() -> Path:
 
 
 def write() -> None:
-    """Keeps this process's records on disk; a full or read-only disk is no error of the program."""
+    """Write this process's records to disk; a full or read-only disk is no error of the program."""
     path = folder() / f"{_STARTED}-{os.getpid()}.json"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ _STARTED = time.strftime("%Y%m%d-%H%M%S")
 
 
 def read(path: Path | None = None) -> list[Record]:
-    """The records of one process: of a file, or of the last process that compiled anything."""
+    """Read the records of one process: of a file, or of the last process that compiled anything."""
     if path is None:
         found = sorted(folder().glob("*.json"))
         if not found:
@@ -139,7 +139,7 @@ def read(path: Path | None = None) -> list[Record]:
 
 
 def show(records: Iterable[Record]) -> None:
-    """Two tables: the graphs, and what stayed eager."""
+    """Print two tables: the graphs, and what stayed eager."""
     out, records = console(), list(records)
     columns = ("graph", "backend", "kind", "ops", "compiled", "parts", "cached", "seconds", "note")
     rows = [
@@ -167,5 +167,5 @@ def show(records: Iterable[Record]) -> None:
 
 
 def plain(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """The records as JSON can write them."""
+    """Convert the records for JSON."""
     return [asdict(record) for record in records]

@@ -18,27 +18,27 @@ from dicp.dynamo_bridge.passes.freeze import Frozen
 from dicp.dynamo_bridge.report import Record
 
 Constants = Mapping[str, Tensor]
-RESTLESS = 3  # changes after which a weight is no constant
+RESTLESS = 3  # changes after which a weight is no longer a constant
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What is known of a partition without its graph."""
+    """The properties of a partition that are needed without its graph."""
 
     name: str
     inputs: tuple[str, ...]
-    constant: tuple[str, ...]  # those of the inputs that are constants
+    constant: tuple[str, ...]  # names of the inputs that are constants
     results: tuple[Result, ...]
     devices: tuple[str, ...] = ("cpu",)  # device types of its inputs and results
 
     def own(self, constants: Constants) -> Constants:
-        """Its own among the constants of the whole graph."""
+        """Select this partition's constants among those of the whole graph."""
         return {name: constants[name] for name in self.constant}
 
 
 @dataclass
 class Part:
-    """One partition; `load` makes its executable for given constants."""
+    """One partition; `load` creates its executable for given constants."""
 
     shape: Shape
     load: Callable[[Constants], Executable]
@@ -48,7 +48,7 @@ class Part:
 
     @property
     def keep(self) -> tuple[int, ...]:
-        """Which of its inputs are not constants."""
+        """The numbers of its inputs that are not constants."""
         shape = self.shape
         return tuple(i for i, name in enumerate(shape.inputs) if name not in shape.constant)
 
@@ -66,20 +66,20 @@ class _Call(torch.nn.Module):
 
 @dataclass
 class Program:
-    """All of one graph: what AOTAutograd gets for it."""
+    """A whole compiled graph, as passed to AOTAutograd."""
 
     whole: Split
     parts: list[Part]
     frozen: Frozen
     numbers: Mapping[str, int]  # of the inputs, by their placeholders' names
-    known: InitVar[Constants]  # at first
-    constants: Callable[[Mapping[int, Tensor]], Constants]  # from the frozen inputs
+    known: InitVar[Constants]  # initial constants
+    constants: Callable[[Mapping[int, Tensor]], Constants]  # computed from the frozen inputs
     finish: Callable[[Sequence[Any]], list[Any]]
     record: Record | None = None
-    rebuild: Callable[[Mapping[int, Tensor]], Program] | None = None  # with these frozen
+    rebuild: Callable[[Mapping[int, Tensor]], Program] | None = None  # with these inputs frozen
     check: Callable[[list[Any], Sequence[Any]], None] | None = None  # verify mode
-    restless: set[int] = field(default_factory=set)  # frozen ones that change again and again
-    straight: list[str] | None = None  # the inputs of the one partition that is all of it
+    restless: set[int] = field(default_factory=set)  # frozen inputs that change repeatedly
+    straight: list[str] | None = None  # the inputs of the partition that covers the whole graph
     _changes: Counter[int] = field(default_factory=Counter)
     _direct: bool = field(init=False)
 
@@ -101,7 +101,7 @@ class Program:
         self._given: list[Any] = [constants.get(name) for name in names]
 
     def refresh(self, args: Sequence[Any], changed: Sequence[int]) -> None:
-        """Takes the constants anew; what was derived from them is derived again."""
+        """Replace changed constants, and recompute those derived from them."""
         self.frozen.take({i: args[i] for i in self.frozen.tensors})
         constants = self.constants(self.frozen.tensors)
         for part in self.parts:
@@ -115,7 +115,7 @@ class Program:
             self.record.refreshed += 1
 
     def thawed(self) -> Program:
-        """The same program with what keeps changing as an input, no constant."""
+        """Rebuild the program with repeatedly changed constants as inputs."""
         assert self.rebuild is not None
         rest = {i: t for i, t in self.frozen.tensors.items() if i not in self.restless}
         return self.rebuild(rest)
@@ -127,7 +127,7 @@ class Program:
         if changed:
             self.refresh(args, changed)
         inputs = [args[i] for i in self._inputs]
-        args.clear()  # boxed: the callee owns them
+        args.clear()  # boxed calling convention: the callee owns the list
         if self._direct:
             results = self.finish(self.parts[0].executable(inputs))
         else:
@@ -140,7 +140,7 @@ class Program:
 
 
 def _straight(gm: fx.GraphModule, constants: Constants) -> list[str] | None:
-    """The inputs of the one partition that is all of a graph; None if none is."""
+    """Return the inputs of the partition that covers the whole graph; None if there is none."""
     calls = gm.graph.find_nodes(op="call_module")
     rest = [node for node in gm.graph.nodes if node.op == "call_function"]
     results = list(gm.graph.output_node().args[0])  # type: ignore[arg-type]
@@ -156,13 +156,13 @@ Order = tuple[int, ...] | None
 
 
 def orders_of(gm: fx.GraphModule) -> list[Order]:
-    """Of each result the dimensions by their strides, where they are not in order."""
+    """Return the dimensions of each result by their strides, where they are not in order."""
     nodes: Any = gm.graph.output_node().args[0]
     return [_order(n.meta.get("val")) if isinstance(n, fx.Node) else None for n in nodes]
 
 
 def finisher(orders: Sequence[Order]) -> Callable[[Sequence[Any]], list[Any]]:
-    """Gives results the strides with which they were traced."""
+    """Return a function that gives results the strides of the trace."""
     if not any(orders):
         return list
 
@@ -173,7 +173,9 @@ def finisher(orders: Sequence[Order]) -> Callable[[Sequence[Any]], list[Any]]:
 
 
 def _order(value: Any) -> Order:
-    """The dimensions from the widest stride to the narrowest; None when they are in order."""
+    """Return the dimensions from the widest stride to the narrowest; None when they
+    are in order.
+    """
     if not isinstance(value, Tensor) or value.is_contiguous() or 0 in value.stride():
         return None
     strides = [int(stride) for stride in value.stride()]
@@ -185,7 +187,7 @@ def _ordered(result: Any, order: Order) -> Any:
     if order is None or not isinstance(result, Tensor):
         return result
     turned = result.permute(order)
-    if turned.is_contiguous():  # itself: a result may be an input that was written
+    if turned.is_contiguous():  # the result itself: it may be an input that was written
         return result
     back = sorted(range(len(order)), key=order.__getitem__)
     return turned.contiguous().permute(back)

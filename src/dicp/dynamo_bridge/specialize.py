@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs with sizes that change by the call, for a backend that knows fixed sizes only."""
+"""Graphs with changing sizes for a backend that supports fixed sizes only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from dicp import torch_internals
 from dicp.backend import Executable
 
-SHAPES = 16  # so many are kept at a time, the ones used last
+SHAPES = 16  # number of specialisations kept, the most recently used
 
 
 def is_dynamic(gm: fx.GraphModule) -> bool:
@@ -29,7 +29,9 @@ def _symbolic(value: Any) -> bool:
 def specialized(
     gm: fx.GraphModule, compile_static: Callable[[fx.GraphModule], tuple[Executable, list[int]]]
 ) -> Executable:
-    """One executable for each set of sizes that comes; `args` are all of a partition's inputs."""
+    """Return a callable with one executable for each set of sizes; `args` are a
+    partition's inputs.
+    """
     ready: dict[Any, tuple[Executable, list[int]]] = {}
 
     def run(args: list[Any]) -> Sequence[Any]:
@@ -48,7 +50,7 @@ def specialized(
 
 
 def at_sizes(gm: fx.GraphModule, args: Sequence[Any]) -> fx.GraphModule:
-    """The graph at the sizes of these inputs: whole numbers are no longer nodes of it."""
+    """Specialise the graph to the sizes of these inputs: integers become constants."""
     graph, mode = fx.Graph(), torch_internals.FakeTensorMode()
     new: dict[fx.Node, Any] = {}
     given = iter(args)
@@ -68,9 +70,7 @@ def at_sizes(gm: fx.GraphModule, args: Sequence[Any]) -> fx.GraphModule:
 
 
 def at_example(gm: fx.GraphModule) -> dict[fx.Node, fx.Node]:
-    """Each node that gives tensors as it is at the sizes that the graph was traced with; not those
-    whose sizes, or whose inputs' sizes, depend on data.
-    """
+    """Map each tensor node to its form at the sizes of the trace, without data-dependent nodes."""
     graph, mode = fx.Graph(), torch_internals.FakeTensorMode()
     new: dict[fx.Node, Any] = {}
     for node in gm.graph.nodes:

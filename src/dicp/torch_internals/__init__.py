@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is used of torch's private interfaces, in one place: it differs from release to release."""
+"""All uses of torch's private interfaces, in one place: they differ between releases."""
 
 from __future__ import annotations
 
@@ -108,10 +108,10 @@ without_modes = _disable_current_modes  # real tensors, inside of torch.compile'
 
 
 def has_kernel(op: torch._ops.OpOverload[..., Any], key: str) -> bool:
-    """Whether a kernel of an op stands on a dispatch key."""
+    """Whether an op has a kernel for a dispatch key."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
 
 
 def torch_version() -> str:
-    """For keys: torch's version, as it names itself."""
+    """Return torch's version, for keys."""
     return str(torch.__version__)

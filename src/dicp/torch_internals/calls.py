@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of compiled modules: the frames that they run in, and what they cost."""
+"""Calls of compiled modules: their frames, and their cost."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _tracing = torch._C._get_tracing_state
 
 @dataclass(frozen=True)
 class CompiledCall:
-    """A call of a compiled module: where its callable is kept, what it is compiled from, with what
-    it was called, and whether one graph is all of it.
+    """A call of a compiled module: the holder of its callable, its source module, its arguments,
+    and
+    whether it is one graph.
     """
 
     holder: torch.nn.Module
@@ -31,7 +32,7 @@ class CompiledCall:
 
 
 def compiled_call() -> CompiledCall | None:
-    """The call of a compiled module that the caller runs in."""
+    """Return the call of a compiled module in which the caller runs."""
     frame = compiled_frame()
     between: list[types.CodeType] = []
     while frame is not None and frame.f_code.co_name != "compile_wrapper":
@@ -55,8 +56,8 @@ def compiled_call() -> CompiledCall | None:
 
 
 class Straight(OptimizedModule):
-    """A compiled module that is called as any other: torch's own enters a context manager, for the
-    sake of global hooks, around every call.
+    """A compiled module with a cheaper call: torch's own enters a context manager for global hooks
+    around every call.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -70,13 +71,13 @@ class Straight(OptimizedModule):
 
 
 def straighten(module: torch.nn.Module) -> None:
-    """Has calls of what torch.compile made of a module cost less; of another class none."""
+    """Make calls of torch.compile's module cheaper; other classes are unchanged."""
     if type(module) is OptimizedModule:
         module.__class__ = Straight
 
 
 def saves_by_hooks() -> bool:
-    """Whether the program's hooks get what autograd saves, as in a checkpoint."""
+    """Whether the program's hooks receive what autograd saves, as in a checkpoint."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
@@ -87,7 +88,7 @@ _MODULE_CALLS = (torch.nn.Module._wrapped_call_impl.__code__, torch.nn.Module._c
 
 
 def compiled_frame() -> types.FrameType | None:
-    """The frame of what dynamo compiled that the caller runs in."""
+    """Return the frame of dynamo's compiled code in which the caller runs."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and not _graphs(frame.f_code):
         frame = frame.f_back
@@ -95,5 +96,5 @@ def compiled_frame() -> types.FrameType | None:
 
 
 def _graphs(code: types.CodeType) -> list[str]:
-    """What a frame's code calls of what was compiled of it: graphs, and the rest of a frame."""
+    """Return the names that a frame's code calls: compiled graphs, and resumed frames."""
     return [n for n in code.co_names if n.startswith(("__compiled_fn_", "__resume_at_"))]

@@ -22,7 +22,7 @@ def aot(
     inference: Callable[..., Any],
     table: dict[Any, Any],
 ) -> Callable[..., Any]:
-    """AOTAutograd: the graph's functional forms, each given to its compiler."""
+    """Run AOTAutograd: each functional form of the graph is passed to its compiler."""
     front = aot_autograd(
         fw_compiler=forward,
         bw_compiler=backward,
@@ -33,14 +33,16 @@ def aot(
 
 
 def decompositions() -> dict[Any, Any]:
-    """torch's own, down to core ATen."""
+    """Return torch's own decompositions to core ATen."""
     from torch._decomp import core_aten_decompositions
 
     return dict(core_aten_decompositions())
 
 
 def parameters(gm: fx.GraphModule) -> dict[int, Tensor]:
-    """The real parameters and buffers among the inputs of dynamo's graph, by their number."""
+    """Return the real parameters and buffers among the inputs of dynamo's graph, by
+    their number.
+    """
     found = {}
     for number, node in enumerate(gm.graph.find_nodes(op="placeholder")):
         given = node.meta.get("grapharg")
@@ -56,14 +58,15 @@ def parameters(gm: fx.GraphModule) -> dict[int, Tensor]:
 
 
 def device_types(inputs: Sequence[Any]) -> set[str]:
-    """The types of the devices of tensors; a device that represents CUDA has its own name here."""
+    """Return the device types of tensors; a device that represents CUDA keeps its own name."""
     return {x.device.type for x in inputs if isinstance(x, Tensor)}
 
 
 def fix_numbers(gm: fx.GraphModule) -> None:
-    """Has dynamo trace anew with the floats that modules hold (eps) as constants, with guards.
+    """Let dynamo trace again with the floats of modules (eps) as constants, with guards.
 
-    For dynamic sizes it makes every float an input; a norm is then none that a compiler knows.
+    With dynamic sizes it makes every float an input, and a norm is then not recognised by
+    compilers.
     """
     from torch._dynamo.exc import TensorifyScalarRestartAnalysis
     from torch._dynamo.symbolic_convert import TensorifyState
@@ -77,7 +80,7 @@ def fix_numbers(gm: fx.GraphModule) -> None:
 
 
 def _held(node: fx.Node) -> str:
-    """The symbol of a float that a module holds; empty for any other input."""
+    """Return the symbol of a float that a module holds; "" for any other input."""
     given = node.meta.get("grapharg")
     if given is None or given.is_tensor or not given.pass_arg_as_tensor:
         return ""
@@ -91,13 +94,13 @@ def _held(node: fx.Node) -> str:
 
 
 def sizes(gm: fx.GraphModule) -> list[torch.SymInt]:
-    """The sizes that change, among the inputs of dynamo's graph."""
+    """Return the changing sizes among the inputs of dynamo's graph."""
     given = (node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder"))
     return [value for value in given if isinstance(value, torch.SymInt)]
 
 
 def ranges(changing: Sequence[torch.SymInt]) -> list[tuple[str, str]] | None:
-    """What dynamo knows of sizes that change; None where one is no symbol with an example."""
+    """Return dynamo's ranges of changing sizes; None where one is no symbol with an example."""
     found = []
     for size in changing:
         node, symbol = size.node, size.node.expr
@@ -108,10 +111,10 @@ def ranges(changing: Sequence[torch.SymInt]) -> list[tuple[str, str]] | None:
 
 
 def guards_on(changing: Sequence[torch.SymInt]) -> str | None:
-    """What was taken for granted of sizes, as text; None where no text of these alone tells it."""
+    """Return the assumptions about sizes as text; None where they depend on other values."""
     if not changing:
         return ""
-    if ranges(changing) is None:  # one was fixed meanwhile, or found to be another
+    if ranges(changing) is None:  # one was specialised, or unified with another
         return None
     env, symbols = changing[0].node.shape_env, {size.node.expr for size in changing}
     guards = [guard for guard in env.guards if guard.expr.free_symbols & symbols]
@@ -121,7 +124,7 @@ def guards_on(changing: Sequence[torch.SymInt]) -> str | None:
 
 
 def holds(guards: str, changing: Sequence[torch.SymInt]) -> bool:
-    """Whether the same can be taken for granted of these sizes; dynamo then guards it."""
+    """Whether these sizes satisfy stored assumptions, which dynamo then guards."""
     if not guards:
         return True
     env = changing[0].node.shape_env
@@ -132,19 +135,19 @@ def holds(guards: str, changing: Sequence[torch.SymInt]) -> bool:
 
 
 def fake_mode_for(values: Sequence[Any]) -> FakeTensorMode:
-    """The mode of these fake tensors; a new one when there are none."""
+    """Return the mode of these fake tensors; a new one when there are none."""
     mode = detect_fake_mode([v for v in values if isinstance(v, Tensor)])
     return mode if mode is not None else FakeTensorMode()
 
 
 def fake_mode_of(gm: fx.GraphModule) -> FakeTensorMode:
-    """The mode of the fake tensors that describe a graph's values."""
+    """Return the mode of the fake tensors that describe a graph's values."""
     return fake_mode_for([node.meta.get("val") for node in gm.graph.nodes])
 
 
 def at_hints(value: Any, mode: FakeTensorMode) -> Any:
-    """A fake tensor or a number with the sizes that it was traced with in place of symbols; None
-    where one of them is known by no example.
+    """Replace the symbols of a fake tensor or number by the sizes of the trace; None where a symbol
+    has no example.
     """
     if not isinstance(value, Tensor):
         return hint(value)
@@ -156,5 +159,5 @@ def at_hints(value: Any, mode: FakeTensorMode) -> Any:
 
 
 def hint(size: Any) -> Any:
-    """A size, or what a symbol was traced with; no guard comes of it."""
+    """Return a size, or the example of a symbol, without a guard."""
     return size if not hasattr(size, "node") else size.node.hint

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What inductor makes of a graph of inference for the CPU is a library and a few lines that call
-it: kept, a later process opens it without inductor itself, whose import alone takes a second.
+"""Libraries of inductor's graphs for the CPU: a stored library is loaded in a later process without
+inductor itself, whose import alone takes a second.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import fx
 START, CALL, END = "cpp_wrapper_src = (", "def _wrap_func(", "call = _wrap_func(inductor_entry)\n"
 HEAD = {"", "import torch", "from torch._inductor.codecache import CppWrapperCodeCache"}
 CPUINFO = Path("/proc/cpuinfo")
-CUSTOM = (  # passes of the program's own, in inductor's settings: their text tells nothing
+CUSTOM = (  # passes of the program in inductor's settings, which have no stable text
     "post_grad_custom_pre_pass", "post_grad_custom_post_pass", "joint_custom_pre_pass",
     "joint_custom_post_pass", "pre_grad_custom_pass", "_pre_fusion_custom_pass",
 )  # fmt: skip
@@ -27,7 +27,7 @@ CUSTOM = (  # passes of the program's own, in inductor's settings: their text te
 
 @dataclass(frozen=True)
 class Library:
-    """A compiled graph: the file's bytes, and the text that makes a function of its entry."""
+    """A compiled graph: the bytes of the library, and the source of a function for its entry."""
 
     code: bytes
     text: str
@@ -35,7 +35,9 @@ class Library:
 
 @dataclass
 class Watch:
-    """What `inductor` saw of one graph: given to `wanted` before it is compiled."""
+    """Records `inductor`'s result for one graph, which is passed to `wanted` before
+    it is compiled.
+    """
 
     wanted: Callable[[fx.GraphModule], bool]
     library: Library | None = None
@@ -43,8 +45,10 @@ class Watch:
 
 @contextmanager
 def watched(watch: Watch | None) -> Iterator[dict[str, Any]]:
-    """What to tell inductor for a graph to be watched. Meanwhile torch's cache of AOTAutograd's
-    part is off, so that every graph is seen; that of inductor's part is asked behind it.
+    """Yield the settings of inductor that let a graph be recorded.
+
+    torch's cache of AOTAutograd is off in the block, so that every graph is seen; inductor's own
+    cache is still used.
     """
     from torch._functorch import config as functorch
     from torch._inductor.compile_fx import compile_fx_inner
@@ -57,7 +61,7 @@ def watched(watch: Watch | None) -> Iterator[dict[str, Any]]:
     def compile_graph(graph: fx.GraphModule, given: Any, **known: Any) -> Any:
         nonlocal seen
         seen += 1
-        wanted = watch.wanted(graph)  # before: inductor writes into the graph
+        wanted = watch.wanted(graph)  # before compiling: inductor modifies the graph
         made = compile_fx_inner(graph, given, **known)
         watch.library = _library(made) if wanted and seen == 1 else None
         return made
@@ -67,7 +71,7 @@ def watched(watch: Watch | None) -> Iterator[dict[str, Any]]:
 
 
 def _library(made: Any) -> Library | None:
-    """What a compiled graph is, where it is a library and nothing else."""
+    """Return the library of a compiled graph, if it consists of a library alone."""
     from torch._inductor.codecache import PyCodeCache
 
     unset = ("constants", "frozen_param_names", "torchbind_constants", "mutated_input_idxs",
@@ -86,8 +90,9 @@ def _library(made: Any) -> Library | None:
 
 
 def open_library(file: Path, text: str) -> Callable[[list[Any]], list[Any]]:
-    """The function of a library; it takes its list of arguments over. Raises ImportError or
-    OSError where the file is none of this machine's.
+    """Return the function of a library, which takes ownership of its argument list.
+
+    Raise ImportError or OSError where the file was not built for this machine.
     """
     from torch._inductor.codecache import CppWrapperCodeCache
 
@@ -99,8 +104,9 @@ def open_library(file: Path, text: str) -> Callable[[list[Any]], list[Any]]:
 
 
 def state_of_inductor() -> str | None:
-    """What decides, beside the graph, on the code that inductor makes for this CPU; None where
-    no text tells it.
+    """Return the state on which inductor's code for this CPU depends, in addition to the graph;
+    None
+    where it has no text.
     """
     from torch._functorch import config as functorch
     from torch._inductor import config
@@ -115,7 +121,7 @@ def state_of_inductor() -> str | None:
 
 @cache
 def _processor() -> tuple[str, ...]:
-    """What code for this machine may use."""
+    """Return the instruction sets that code for this machine may use."""
     known = platform.machine(), platform.processor(), torch.backends.cpu.get_cpu_capability()
     if not CPUINFO.exists():
         return known

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inductor, and what it and CUDA's builds of torch have for recorded graphs."""
+"""Inductor, and the interfaces of inductor and torch's CUDA builds for recorded graphs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dicp.torch_internals.libraries import Watch, watched
 
 
 def check_cpp() -> None:
-    """Raises where inductor has no C++ compiler, before it has begun anything."""
+    """Raise where inductor has no C++ compiler, before any work begins."""
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
 
@@ -37,22 +37,21 @@ def inductor(
     graphs: Callable[..., Any] | None = None,
     watch: Watch | None = None,
 ) -> Callable[..., Any]:
-    """Inductor's own compile_fx, with one more pass over the graphs that it makes.
+    """Run inductor's own compile_fx with one more pass over its graphs.
 
-    `graphs` records what is to be a CUDA graph, in place of inductor's own way; `watch` gets the
-    library that it made.
+    `graphs` records CUDA graphs in place of inductor's own code; `watch` receives the library.
     """
     from torch._inductor.compile_fx import compile_fx
     from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
     class Pass(CustomGraphPass):
-        """Named by the file that it is from: inductor's cache asks for that."""
+        """A pass that inductor's cache identifies by its file."""
 
         def __call__(self, graph: fx.Graph) -> None:
             change(graph)
 
         def uuid(self) -> Any:
-            kept = "" if graphs is None else "nothing donated"  # backward's code differs by it
+            kept = "" if graphs is None else "nothing donated"  # the code of backward depends on it
             return get_hash_for_files((change.__code__.co_filename,), kept)
 
     given = {**patches, "post_grad_custom_pre_pass": Pass()}
@@ -61,7 +60,7 @@ def inductor(
 
 
 def plain_inductor(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-    """What `torch.compile(backend="inductor")` makes of a graph: vendors' runtimes hook in there.
+    """Run `torch.compile(backend="inductor")` unchanged: vendors' runtimes patch it.
 
     Read from torch 2.13.
     """
@@ -72,15 +71,15 @@ def plain_inductor(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., A
 
 @contextlib.contextmanager
 def _recorded_by(graphs: Callable[..., Any] | None) -> Iterator[None]:
-    """Inductor's CUDA graphs are made by this function; dynamo compiles one graph at a time, here
-    with its backward, which torch would leave until it is called.
+    """Replace the function that creates inductor's CUDA graphs, and compile backward at once.
 
-    Backward then may not write its results over what forward saved ("donated" to it): gradients
-    would keep forward's recording from running again, and a graph that the program retains would
+    Dynamo compiles one graph at a time, here with its backward, which torch would defer until its
+    call. Backward must not overwrite what forward saved ("donated" buffers): gradients would
+    prevent the recording of forward from running again, and a graph that the program retains would
     be refused.
 
-    The `cudagraph_policy` of torch 2.13 would do, but with it a graph is not split round what
-    cannot be recorded.
+    The `cudagraph_policy` of torch 2.13 is not used, because with it a graph is not split around
+    ops that cannot be recorded.
     """
     if graphs is None:
         yield
@@ -98,7 +97,8 @@ def _recorded_by(graphs: Callable[..., Any] | None) -> Iterator[None]:
 
     swaps: list[tuple[Any, str, Callable[..., Any]]] = [
         (module, "cudagraphify", cudagraphify),
-        (output, "maybe_handle_backward_generation", lambda *given: None),  # for inductor's own
+        # of inductor's own CUDA graphs
+        (output, "maybe_handle_backward_generation", lambda *given: None),
         (autograd, "collect_bw_donated_buffer_idxs", lambda *given: []),
     ]
     before = [getattr(where, name) for where, name, _ in swaps]
@@ -113,12 +113,14 @@ def _recorded_by(graphs: Callable[..., Any] | None) -> Iterator[None]:
 
 
 def holders(storage: int) -> int:
-    """How many hold a storage, given by its address: tensors, views among them."""
+    """Return the number of holders of a storage, given by its address: tensors, views
+    among them.
+    """
     return torch._C._storage_Use_Count(storage)
 
 
 def same_places(inputs: list[Any], places: list[int | None], numbers: list[int]) -> bool:
-    """Whether inputs of these numbers lie in the places of these numbers. CUDA's builds have it."""
+    """Whether inputs have the addresses of places, by numbers. Exists in CUDA builds."""
     equal: Any = torch._C._tensors_data_ptrs_at_indices_equal
     return bool(equal(inputs, places, numbers))
 
@@ -128,7 +130,7 @@ def raw_stream(device: int) -> int:
 
 
 def static_input(value: Tensor) -> Tensor:
-    """Room for a tensor, with its strides."""
+    """Allocate a buffer for a tensor, with its strides."""
     from torch._inductor.compile_fx import static_input as room
 
     made: Tensor = room(value)
@@ -136,7 +138,9 @@ def static_input(value: Tensor) -> Tensor:
 
 
 def copies_into(places: Sequence[Tensor]) -> Callable[[list[Tensor]], None]:
-    """What copies tensors to their places; a dimension of stride 0 is one place."""
+    """Return a function that copies tensors to their buffers; a dimension of stride 0 is copied
+    once.
+    """
     from torch._inductor.compile_fx import index_expanded_dims_and_copy_
     from torch._inductor.output_code import get_expanded_dims
 
@@ -156,7 +160,7 @@ def copies_into(places: Sequence[Tensor]) -> Callable[[list[Tensor]], None]:
 def aligning(
     model: Callable[..., Any], inputs: Sequence[Any], static: Any, mutated: Sequence[int]
 ) -> Callable[..., Any]:
-    """A compiled graph that copies inputs which do not lie as its kernels count on."""
+    """Wrap a compiled graph: copy inputs whose alignment its kernels do not support."""
     from torch._inductor.compile_fx import get_input_idxs_to_check
     from torch._inductor.utils import align_inputs_from_check_idxs
     from torch.utils._ordered_set import OrderedSet
@@ -168,7 +172,7 @@ def aligning(
 
 @contextlib.contextmanager
 def recording(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
-    """Records on a stream of its own; the workspaces of cuBLAS are the recording's, too."""
+    """Record on a separate stream; the workspaces of cuBLAS belong to the recording, too."""
     torch._C._cuda_clearCublasWorkspaces()
     try:
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch keeps of a trace for later processes (its `caching_precompile`)."""
+"""torch's stored traces for later processes (its `caching_precompile`)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ IDENTITY = {"ID_MATCH", "CLOSURE_MATCH", "WEAKREF_ALIVE", "DICT_VERSION"}  # kin
 
 
 def precompiled_name(gm: fx.GraphModule) -> str | None:
-    """The name of a graph of dynamo's in what torch keeps of its frame; None: torch keeps none."""
+    """Return the name of dynamo's graph in torch's entry for its frame; None: torch stores none."""
     if not getattr(torch._dynamo.config, "caching_precompile", False):
         return None
     return getattr(gm, "_backend_id", None)
 
 
 class Precompiled(BackendCacheArtifact[Any]):
-    """A compiled graph in what torch keeps: some data, the function that makes it run, and the one
-    that raises, when a process reads it, where it is not for that process.
+    """A compiled graph in torch's entry: data, a function that restores it, and a check that raises
+    where it cannot be used by the process that reads it.
     """
 
     def after_deserialization(self) -> Any:
@@ -52,10 +52,13 @@ def record_precompiled(
 
 
 def guards_of_trace() -> Callable[[], list[str]]:
-    """What lists, once the frame that is now traced is compiled, the sources of those guards that
-    torch leaves out of what it keeps: all that are on the identity of an object.
+    """Return a function that lists the guards which torch omits from its entry: all on object
+    identity.
+
+    Call it after the frame that is traced now has been compiled.
     """
-    guards = TracingContext.get().guards_context.dynamo_guards.inner  # it takes those to come, too
+    # updated when further guards are added
+    guards = TracingContext.get().guards_context.dynamo_guards.inner
 
     def left_out() -> list[str]:
         return [
@@ -68,14 +71,14 @@ def guards_of_trace() -> Callable[[], list[str]]:
 
 
 def compiled_globals() -> dict[str, Any] | None:
-    """The globals of the compiled frame that the caller runs in."""
+    """Return the globals of the compiled frame in which the caller runs."""
     frame = compiled_frame()
     return None if frame is None else frame.f_globals
 
 
 def asked_for() -> str | None:
-    """The backend and its options, as torch.compile was called with them: in a backend's call, and
-    where torch.compile reads what was kept; None elsewhere.
+    """Return the backend and options of torch.compile: in a backend's call, and where torch.compile
+    reads an entry; None elsewhere.
     """
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -91,5 +94,5 @@ def asked_for() -> str | None:
 
 
 def save_precompiled() -> None:
-    """Writes what torch keeps, next to inductor's cache."""
+    """Write torch's entries, next to inductor's cache."""
     PrecompileContext.save_to_dynamo_cache()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole compiled graph on disk: a later process with the same model goes from dynamo's graph
-straight to loading, without tracing it through AOTAutograd and the passes again.
+"""A whole compiled graph on disk: a later process with an equal model loads it from dynamo's graph
+directly, without AOTAutograd and without the passes.
 
-Kept are graphs of inference that neither write nor return their inputs: for those AOTAutograd's
-wrappers do nothing. Where sizes change, what was taken for granted of them is kept, too; it has to
-hold when the plan is loaded, and dynamo guards it from then on.
+Only graphs of inference that neither write nor return their inputs are stored: for those
+AOTAutograd's wrappers do nothing. Assumptions about changing sizes are stored, too; they must hold
+when the plan is loaded, and dynamo guards them from then on.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MODULES = ("torch", "operator", "builtins", "math", "_operator")
 
 @dataclass(frozen=True)
 class _Ref:
-    """A node, in the arguments of another."""
+    """A node, as an argument of another."""
 
     name: str
 
@@ -51,9 +51,9 @@ Rows = list[tuple[str, str, str, Any, Any]]
 
 @dataclass(frozen=True)
 class Plan:
-    """All of a program but its blobs and its weights."""
+    """A program without its blobs and weights."""
 
-    body: Rows  # empty where `straight` says all of it
+    body: Rows  # empty where `straight` describes it completely
     straight: list[str] | None
     folded: tuple[Rows, tuple[str, ...], tuple[str, ...]] | None
     attributes: dict[str, Tensor]
@@ -66,8 +66,8 @@ class Plan:
 
 
 def is_plain(gm: fx.GraphModule, graph: fx.GraphModule) -> bool:
-    """Whether what AOTAutograd made of dynamo's graph has the same inputs and results, so that it
-    can be called in its place.
+    """Whether AOTAutograd's graph has the inputs and results of dynamo's graph, so that it can be
+    called directly.
     """
     ins, outs = _ends(gm)
     inputs, results = _ends(graph)
@@ -91,8 +91,9 @@ def _from_input(node: fx.Node) -> bool:
 def key(
     gm: fx.GraphModule, backend: GraphCompiler, options: Options, weights: Mapping[int, Tensor]
 ) -> str | None:
-    """Of dynamo's graph; None for one that is not to be kept: sizes that only a call tells, or
-    functions whose meaning is not torch's own.
+    """Return a key of dynamo's graph; None for one that is not stored: with data-dependent sizes,
+    or
+    functions that are not defined by torch.
     """
     ranges = torch_internals.ranges(torch_internals.sizes(gm))
     if options.verify or not options.cache or backend.embeds or ranges is None:
@@ -119,7 +120,7 @@ def key(
 
 
 def _told_by(symbols: set[str], value: Any) -> bool:
-    """Whether all sizes of an input are numbers, or made of these symbols."""
+    """Whether all sizes of an input are numbers, or expressions of these symbols."""
     if isinstance(value, (torch.SymFloat, torch.SymBool)):
         return False
     if not isinstance(value, Tensor):
@@ -133,7 +134,7 @@ def _written(value: Any) -> str:
 
 
 def _state() -> tuple[Any, ...]:
-    """What of torch's state decides how a graph is traced."""
+    """Return the parts of torch's state that affect tracing."""
     flags = torch.backends.cuda
     return (
         torch.get_default_dtype(),
@@ -146,7 +147,7 @@ def _state() -> tuple[Any, ...]:
 
 
 def _target(node: fx.Node) -> str | None:
-    """A name that means the same in any process; None where there is none."""
+    """Return a name that means the same in any process; None where there is none."""
     target = node.target
     if isinstance(target, str):
         return target if node.op != "call_module" else None
@@ -162,7 +163,7 @@ def _target(node: fx.Node) -> str | None:
 
 @cache_result
 def _named() -> dict[Any, str]:
-    """Names of functions that do not know their own: max_pool2d, for one, or torch.rsqrt."""
+    """Return names of functions without a reliable name of their own: max_pool2d, torch.rsqrt."""
     return {
         function: f"{module.__name__}:{name}"
         for module in (torch, torch.nn.functional)
@@ -176,7 +177,7 @@ def _hashable(value: Any) -> bool:
 
 
 def save(key: str, plan: Plan, backend: GraphCompiler) -> None:
-    """Keeps a plan; what cannot be pickled is not kept."""
+    """Store a plan, unless it cannot be pickled."""
     try:
         blob = pickle.dumps(plan)
     except (pickle.PicklingError, TypeError, AttributeError):
@@ -191,7 +192,7 @@ def describe(
     names: Mapping[str, int],
     orders: list[tuple[int, ...] | None],
 ) -> Plan | None:
-    """The plan of a program; None where a part of it is not on disk."""
+    """Return the plan of a program; None where a part of it is not on disk."""
     if not all(part.key for part in program.parts):
         return None
     straight = program.straight
@@ -219,7 +220,7 @@ def load(
     record: Record,
     changing: Sequence[torch.SymInt] = (),
 ) -> Program | None:
-    """The program of a key, when all of it is on disk; `changing` are the sizes that do."""
+    """Load the program of a key, if all of it is on disk; `changing` are the sizes that change."""
     plan: Plan | None = disk_cache.load(key, backend, "plan")
     if plan is None or not torch_internals.holds(plan.guards, changing):
         return None
@@ -259,7 +260,7 @@ def _ref(node: fx.Node) -> Any:
 
 
 def rows_of(gm: fx.GraphModule) -> Rows | None:
-    """A graph as data; None where it calls what has no name in another process."""
+    """Convert a graph to data; None where it calls a function without a name in other processes."""
     rows: Rows = []
     for node in gm.graph.nodes:
         target = _target(node) if node.op != "call_module" else str(node.target)
@@ -283,14 +284,14 @@ def module_of(rows: Sequence[tuple[str, str, str, Any, Any]]) -> fx.GraphModule:
     for op, name, target, args, kwargs in rows:
         found: Any = target if op != "call_function" else _resolve(target)
         if op == "call_module":
-            root.add_module(target, torch.nn.Identity())  # the program puts its parts here
+            root.add_module(target, torch.nn.Identity())  # the program sets its parts here
         args, kwargs = (_with_nodes(x, nodes) for x in (args, kwargs))
         nodes[name] = graph.create_node(op, found, tuple(args), kwargs, name=name)
     return fx.GraphModule(root, graph)
 
 
 class _Steps:
-    """Runs what is kept of a graph of functions, once or twice: it is not worth making it one."""
+    """An interpreter of a stored graph that runs once or twice, for which compiling is too slow."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions and modules that a trace calls, by name, in place of torch's guards on their identity.
+"""Names of functions and modules that a trace calls, in place of torch's guards on their identity.
 
-torch keeps a trace without the guards on which object it is that a name means: another process has
-other objects. What is reached from a module's globals can be named; it is looked at once, when a
-later process reads the trace. What is reached from an argument (a function that a model was given)
-cannot, and its trace is not kept.
+torch stores a trace without its guards on object identity, because another process has other
+objects. An object reachable from a module's globals has a name, which is checked once when a later
+process reads the trace. An object reached from an argument (a function passed to a model) has no
+name, and its trace is not stored.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any
 SOURCE = re.compile(r"G\['(\w+)'\]((?:\.\w+|\['\w+'\])*)")
 STEP = re.compile(r"\.(\w+)|\['(\w+)'\]")
 STATELESS = (type(None), type, types.ModuleType)  # what a function may be bound to
-IMPORTED, BUILTINS = "__import_", "__builtins_dict__"  # dynamo's own names of what it needs
+IMPORTED, BUILTINS = "__import_", "__builtins_dict__"  # dynamo's own names of its helpers
 
 
 @dataclass(frozen=True)
 class Named:
-    """A way from a module's globals, and what was found there."""
+    """A path from a module's globals, and a description of the object."""
 
     module: str
     source: str
     found: tuple[Any, ...]
 
     def holds(self) -> bool:
-        """Whether the same is found there now."""
+        """Whether the path leads to an equal object in this process."""
         try:
             return _described(*_reached(self.module, self.source)) == self.found
         except (AttributeError, KeyError):
@@ -40,7 +40,7 @@ class Named:
 
 
 def named(sources: Iterable[str], scope: Mapping[str, Any]) -> tuple[Named, ...] | None:
-    """What these sources of guards mean in a function's globals; None where one has no name."""
+    """Resolve the sources of guards in a function's globals; None where one has no name."""
     module = str(scope.get("__name__", ""))
     made = []
     for source in sources:
@@ -55,8 +55,9 @@ def named(sources: Iterable[str], scope: Mapping[str, Any]) -> tuple[Named, ...]
 
 
 def _reached(module: str, source: str) -> tuple[Any, str]:
-    """The object, and the place among torch's own, which are the same by torch's version, that it
-    was found at.
+    """Return the object, and its location among torch's own objects, which are determined by
+    torch's
+    version.
     """
     parsed = SOURCE.fullmatch(source)
     if parsed is None:
@@ -78,7 +79,7 @@ def _reached(module: str, source: str) -> tuple[Any, str]:
 
 
 def _described(value: Any, place: str) -> tuple[Any, ...]:
-    """What tells an object from others in any process; nothing where nothing does."""
+    """Return what identifies an object in any process; empty where nothing does."""
     if isinstance(value, types.ModuleType):
         return ("module", value.__name__)
     name = getattr(value, "__qualname__", None)
@@ -87,6 +88,6 @@ def _described(value: Any, place: str) -> tuple[Any, ...]:
     code, bound = getattr(value, "__code__", None), getattr(value, "__self__", None)
     holds = getattr(value, "__closure__", None) or not isinstance(bound, STATELESS)
     if holds and not place:
-        return ()  # what it holds is not told by its name
+        return ()  # its name does not determine its content
     line = code.co_firstlineno if isinstance(code, types.CodeType) else 0
     return (type(value).__name__, str(value.__module__), name, line, place)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs of inference that inductor compiled for the CPU, on disk as libraries: a later process
-with the same model opens them, without tracing through AOTAutograd and without inductor.
+"""Inference graphs that inductor compiled for the CPU, stored on disk as libraries: a later process
+loads them without AOTAutograd and without inductor.
 
-Kept are graphs as in `plan`. A file that is damaged, or of another machine, counts as none.
+Graphs are stored under the conditions of `plan`. A file that is damaged, or of another machine,
+counts as missing.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Run = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Kept:
-    """A library, and what its last inputs are made of; None: the graph is left to torch's cache."""
+    """A library, and the sources of its last inputs; None: torch's cache handles the graph."""
 
     library: torch_internals.Library | None
     packs: Packs
@@ -47,8 +48,8 @@ def key(
     weights: Mapping[int, Tensor],
     patches: Mapping[str, Any],
 ) -> str | None:
-    """Of dynamo's graph and of all that inductor's code for it depends on; None for one that is not
-    to be kept.
+    """Return a key of dynamo's graph and of all that inductor's code depends on; None for a graph
+    that is not stored.
     """
     if torch.is_autocast_enabled("cpu") or not patches.get("cpp_wrapper"):
         return None  # AOTAutograd switches autocast off in a call; or: no library
@@ -64,8 +65,9 @@ def key(
 def watch(
     key: str | None, gm: fx.GraphModule, backend: GraphCompiler
 ) -> torch_internals.Watch | None:
-    """What sees the library that is made of a graph, where it is to be kept. Where something is
-    kept that does not serve, torch's own cache, which watching keeps from its work, serves better.
+    """Return a watch for the library of a graph, if it is to be stored.
+
+    Where an entry exists that is not usable, torch's own cache, which a watch disables, is faster.
     """
     if key is None or disk_cache.find(key, backend, KIND) is not None:
         return None
@@ -75,7 +77,7 @@ def watch(
 
 
 def _gives_own(graph: fx.GraphModule) -> bool:
-    """Whether all results are tensors, and none lies in the memory of an input."""
+    """Whether all results are tensors, and none shares memory with an input."""
     nodes: Any = graph.graph.output_node().args[0]
     given = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
     made = [node.meta.get("val") for node in nodes if isinstance(node, fx.Node)]
@@ -94,7 +96,7 @@ def keep(
     packs: Packs,
     changing: Sequence[torch.SymInt],
 ) -> None:
-    """Keeps what was made of a graph, and that it was no library where it was none."""
+    """Store the library of a graph, or the fact that it has none."""
     guards = torch_internals.guards_on(changing)
     made = None if guards is None else made
     plain = Packs(packs.groups, packs.few, packs.kept)
@@ -108,7 +110,7 @@ def find(
     few: Callable[[], Any],
     changing: Sequence[torch.SymInt],
 ) -> tuple[Callable[[list[Any]], list[Any]], Packs] | None:
-    """What is kept under a key, opened; `few` finds the op for few rows, asked where it is used."""
+    """Load the library of a key; `few` returns the op for few rows, called if it is needed."""
     kept: Kept | None = None if key is None else disk_cache.load(key, backend, KIND)
     if kept is None or kept.library is None or not torch_internals.holds(kept.guards, changing):
         return None
@@ -116,7 +118,7 @@ def find(
         return None
     try:
         return _opened(kept.library, backend), kept.packs
-    except (ImportError, OSError) as error:  # a folder without execution, for one
+    except (ImportError, OSError) as error:  # a folder mounted noexec, for example
         log.warning("%s: a kept library is not used: %s", backend.label, error)
         return None
 
@@ -124,7 +126,7 @@ def find(
 def _opened(
     library: torch_internals.Library, backend: GraphCompiler
 ) -> Callable[[list[Any]], list[Any]]:
-    """A library is opened from a file named by its bytes, which are looked at before."""
+    """Load a library from a file named by its bytes, which are verified first."""
     name = hashlib.sha256(library.code).hexdigest()
     file = settings.DICP_CACHE_DIR.get() / backend.name / f"{name}.so"
     if not file.exists() or file.read_bytes() != library.code:

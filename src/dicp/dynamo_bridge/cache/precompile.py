@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""With torch's `caching_precompile`, a later process does not even trace: what torch keeps of a
-frame (its guards and code) names the plan that we keep of its graph.
+"""Support for torch's `caching_precompile`: a later process does not even trace. torch's entry for
+a
+frame (its guards and code) names the plan of its graph.
 
-What is kept is enough to compile the graph anew, should the plan be gone or of another version. It
-is for the backend and the options that it was asked for with, and for functions that are the same
-by name (`identity`): torch itself looks at neither.
+The entry contains enough to recompile the graph, should the plan be missing or of another version.
+It is valid for the backend and options of the request, and for functions that are equal by name
+(`identity`): torch itself checks neither.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ log = logging.getLogger("dicp")
 
 @dataclass(frozen=True)
 class Kept:
-    """A graph of dynamo's, and how it was compiled."""
+    """A graph of dynamo, and how it was compiled."""
 
     backend: str
     options: Options
     key: str  # of its plan
-    head: tuple[str, ...]  # of the versions that the key is for
+    head: tuple[str, ...]  # the versions of the key
     weights: tuple[int, ...]
     rows: graph_cache.Rows
     attributes: dict[str, Tensor]
@@ -87,7 +88,7 @@ def keep(
 
 
 def check(kept: Kept) -> None:
-    """Raises where a process that reads a trace has to make its own."""
+    """Raise where a process cannot use a stored trace."""
     asked = _asked()
     if asked is not None and asked != kept.asked:
         raise CompileError(f"a trace was kept for {kept.asked}, and {asked} is asked for.")
@@ -97,13 +98,13 @@ def check(kept: Kept) -> None:
 
 
 def _asked() -> str | None:
-    """How torch.compile was called, and the settings that count."""
+    """Return the arguments of torch.compile, and the settings that count."""
     found = torch_internals.asked_for()
     return None if found is None else repr((found, resolve(), settings.DICP_PREFERENCE.get()))
 
 
 def is_current(kept: Kept, backend: GraphCompiler) -> bool:
-    """Whether the plan was made by the versions that are here now."""
+    """Whether the plan was created by the installed versions."""
     return kept.head == disk_cache.head(backend)
 
 
@@ -119,7 +120,7 @@ def _found_by_name(backend: GraphCompiler) -> bool:
 
 
 def saving(run: Callable[..., Any], record: Callable[[], bool]) -> Callable[..., Any]:
-    """What has torch write its part once the first call is made: before it, it is not whole."""
+    """Let torch write its entry after the first call, before which the entry is incomplete."""
     saved = False
 
     def call(*args: Any) -> Any:
@@ -129,7 +130,7 @@ def saving(run: Callable[..., Any], record: Callable[[], bool]) -> Callable[...,
             try:
                 if record():
                     torch_internals.save_precompiled()
-            except Exception as error:  # torch's, and the program goes on without it
+            except Exception as error:  # an error of torch, which must not stop the program
                 log.warning("torch keeps no trace of this graph: %s", error)
         return run(*args)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verify mode: every partition and every whole graph against eager; a wrong one is cut and told."""
+"""Verify mode: compare every partition and every whole graph with eager; minimise a wrong graph."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dicp.dynamo_bridge.debug import verify
 from dicp.dynamo_bridge.debug.minify import Cut, minify, write_script
 from dicp.dynamo_bridge.run import Constants, Part, Program
 
-# Compiles a graph anew and runs it; the inputs of these names are constants.
+# Compiles a graph and runs it; the inputs of these names are constants.
 Again = Callable[[fx.GraphModule, list[Any], Collection[str]], Sequence[Any]]
 
 
 def watch(
     program: Program, traced: fx.GraphModule, backend: str, whole: Again, part: Again
 ) -> None:
-    """Checks each call of a program: the parts by their graphs, the whole by what was traced.
+    """Check each call of a program: the partitions by their graphs, the whole by the traced graph.
 
     `whole` compiles with all passes, `part` with none.
     """
@@ -47,7 +47,7 @@ def _checked(
     part: Part, load: Callable[[Constants], Executable], backend: str, again: Again
 ) -> Callable[[Constants], Executable]:
     gm, names = part.gm, part.shape.inputs
-    assert gm is not None  # verify mode takes no plan from the disk
+    assert gm is not None  # verify mode loads no plan from the disk
 
     def checked(constants: Constants) -> Executable:
         run = load(constants)
@@ -84,7 +84,7 @@ def _error(
     if cut is None:
         return VerifyError(
             f"{backend} computes something wrong {place}: {told}",
-            "compiled again it did not: look for state that is kept between calls.",
+            "a second compile was correct: check for state that is kept between calls.",
         )
     why = f"{', '.join(cut.ops)}{_line(cut)}: {told}"
     folder = hashlib.sha256(why.encode()).hexdigest()[:12]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts a graph that computes something wrong to the smallest part that still does."""
+"""Reduction of a graph with a wrong result to the smallest part that still has one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Fails = Callable[[fx.GraphModule, list[Any]], bool]
 
 @dataclass(frozen=True)
 class Cut:
-    """The smallest graph found, and inputs with which it fails."""
+    """The smallest failing graph, and inputs with which it fails."""
 
     gm: fx.GraphModule
     inputs: list[Any]
@@ -30,7 +30,7 @@ class Cut:
 
 
 def minify(gm: fx.GraphModule, args: Sequence[Any], fails: Fails) -> Cut | None:
-    """None when not even the whole graph fails again."""
+    """Return the smallest failing part; None when even the whole graph does not fail again."""
     trial = _Trial(gm, args, fails)
     nodes = trial.calls
     if not trial(nodes):
@@ -49,7 +49,7 @@ def minify(gm: fx.GraphModule, args: Sequence[Any], fails: Fails) -> Cut | None:
 
 
 class _Trial:
-    """Runs parts of a graph; what a part takes from the rest is what the rest computed."""
+    """Runs parts of a graph; the inputs of a part are the values that the whole graph computed."""
 
     def __init__(self, gm: fx.GraphModule, args: Sequence[Any], fails: Fails) -> None:
         self.calls = [node for node in gm.graph.nodes if node.op == "call_function"]
@@ -72,14 +72,16 @@ class _Trial:
         return gm, [self._values[node] for node in inputs]
 
     def _closed(self, nodes: Sequence[fx.Node]) -> bool:
-        """An op with several results is not an input, and something is used of it."""
+        """Whether a part is valid: a multi-result op is no input, and some result of the part is
+        used.
+        """
         inside = set(nodes)
         outer = [n for node in nodes for n in node.all_input_nodes if n not in inside]
         return not any(isinstance(self._values[n], (list, tuple)) for n in outer)
 
 
 class _Recorder(fx.Interpreter):
-    """Remembers the value of every node."""
+    """An interpreter that records the value of every node."""
 
     def __init__(self, gm: fx.GraphModule) -> None:
         super().__init__(gm, garbage_collect_values=False)
@@ -91,7 +93,7 @@ class _Recorder(fx.Interpreter):
 
 
 def _first(count: int, holds: Callable[[int], bool]) -> int:
-    """The smallest number up to count that holds, if those above it do."""
+    """Return the smallest number up to count that holds, if those above it do."""
     low, high = 1, count
     while low < high:
         middle = (low + high) // 2
@@ -100,7 +102,7 @@ def _first(count: int, holds: Callable[[int], bool]) -> int:
 
 
 def _last(count: int, holds: Callable[[int], bool]) -> int:
-    """The largest number below count that holds, if those below it do."""
+    """Return the largest number below count that holds, if those below it do."""
     low, high = 0, count - 1
     while low < high:
         middle = (low + high + 1) // 2
@@ -134,7 +136,7 @@ with torch.no_grad():
 
 
 def write_script(folder: Path, cut: Cut, backend: str, why: str) -> Path:
-    """A program that shows the fault, and its inputs beside it."""
+    """Write a program that reproduces the error, and a file with its inputs."""
     folder.mkdir(parents=True, exist_ok=True)
     inputs = [x.detach().cpu() if isinstance(x, Tensor) else x for x in cut.inputs]
     torch.save(inputs, folder / "inputs.pt")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is what a compiled graph computes what eager computes? Judged in float64, result by result."""
+"""Comparison of a compiled graph's results with eager's: judged in float64, result by result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Wrong:
-    """One result that is not right."""
+    """One result that is not correct."""
 
     index: int
     verdict: Verdict
@@ -29,7 +29,7 @@ class Wrong:
 
 
 def check(gm: fx.GraphModule, args: Sequence[Any], results: Sequence[Any]) -> list[Wrong]:
-    """What of the results is not what a graph gives for these arguments."""
+    """Return the results that differ from what a graph computes for these arguments."""
     host = [_host(value) for value in args]
     plain = _flat(gm.forward(*host))
     wide = _wide_run(gm, host)
@@ -71,7 +71,7 @@ def _coarsest(values: Sequence[Any]) -> torch.dtype:
 
 
 class _Wide(fx.Interpreter):
-    """Runs a graph with every floating type widened to float64."""
+    """An interpreter that runs a graph with every floating type widened to float64."""
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         args, kwargs = tree_map(_wide_type, (args, kwargs))
@@ -97,10 +97,11 @@ def _noise(
     def once() -> list[Tensor | None]:
         return [None if c is None else t for t, c in zip(_wide_run(gm, args), floats, strict=True)]
 
-    inside = 2.0**-52 if stored == torch.float64 else 2.0**-24  # there the reference errs as well
+    # there the reference has errors as well
+    inside = 2.0**-52 if stored == torch.float64 else 2.0**-24
     try:
         return envelope(once, floats, inside=inside, between=FORMATS[stored].roundoff)
-    except Exception:  # torch raises anything when a call cannot be taken apart
+    except Exception:  # torch raises anything when a call cannot be decomposed
         return None
 
 
@@ -110,7 +111,7 @@ def watched(
     complete: Callable[[list[Any]], list[Any]],
     found: Callable[[list[Any], list[Wrong]], None],
 ) -> Callable[[list[Any]], Sequence[Any]]:
-    """`run`, with each result checked against the graph; `complete` adds what is constant."""
+    """Wrap `run`: check each result against the graph; `complete` adds the constants."""
 
     def call(args: list[Any]) -> Sequence[Any]:
         given = complete(list(args))

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One spelling for one meaning: views become reshapes, transposes permutes, copies go away."""
+"""Canonical form of equivalent ops: views become reshapes, transposes permutes;
+copies are removed.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ VIEWS = COPIES - {aten.clone.default, aten.lift_fresh_copy.default} | {
 
 
 def canonicalise(gm: fx.GraphModule, backend: GraphCompiler) -> fx.GraphModule:
-    """The same graph in fewer words; whole attentions and norms become fused ops where wanted."""
+    """Rewrite the graph in canonical form; whole attentions and norms become
+    requested fused ops.
+    """
     for node in list(gm.graph.nodes):
         if node.op != "call_function":
             continue
@@ -45,7 +49,7 @@ def canonicalise(gm: fx.GraphModule, backend: GraphCompiler) -> fx.GraphModule:
 
 
 def swap(node: fx.Node, target: Callable[..., Any], args: tuple[Any, ...]) -> fx.Node:
-    """Puts another call in the place of a node; what is known of its value stays."""
+    """Replace a node by another call; the metadata of its value is kept."""
     with node.graph.inserting_before(node):
         new = node.graph.call_function(target, args)
     new.meta = dict(node.meta)
@@ -56,7 +60,7 @@ def swap(node: fx.Node, target: Callable[..., Any], args: tuple[Any, ...]) -> fx
 
 def _drop_copy(node: fx.Node) -> None:
     source = node.args[0]
-    # a result must not be an input, nor another result: that copy is the program's meaning
+    # a result must not be an input, nor another result: that copy is part of the program's meaning
     if isinstance(source, fx.Node) and not _escapes(node):
         node.replace_all_uses_with(source)
         node.graph.erase_node(node)
@@ -99,7 +103,7 @@ SPELLINGS: dict[Any, Callable[[fx.Node], tuple[Any, ...] | None]] = {
 
 
 def _first_result(node: fx.Node, backend: GraphCompiler) -> tuple[Any, ...] | None:
-    """A fused op for the only result that is used of an op with several."""
+    """Return the fused op for an op with several results of which only one is used."""
     source, index = node.args
     if index != 0 or not isinstance(source, fx.Node) or len(source.users) > 1:
         return None
@@ -111,7 +115,7 @@ def _first_result(node: fx.Node, backend: GraphCompiler) -> tuple[Any, ...] | No
 
 
 def _bound(node: fx.Node) -> dict[str, Any]:
-    """A call's arguments by name, with the defaults of its schema."""
+    """Return a call's arguments by name, with the defaults of its schema."""
     assert isinstance(node.target, torch._ops.OpOverload)
     values = {}
     for i, argument in enumerate(node.target._schema.arguments):
@@ -137,7 +141,7 @@ def _attention(node: fx.Node) -> tuple[Any, ...] | None:
 
 
 def _repeat(node: fx.Node, x: fx.Node, times: int) -> fx.Node:
-    """Each head `times` times: heads of queries that share one of keys and values."""
+    """Repeat each head `times` times: heads of queries that share a head of keys and values."""
     batch, heads, length, size = x.meta["val"].shape
     wide = infer.insert(node, aten.unsqueeze.default, (x, 2))
     wide = infer.insert(node, aten.expand.default, (wide, [batch, heads, times, length, size]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which overloads are taken apart: torch's core ATen table, less what a backend keeps whole."""
+"""The decomposed overloads: torch's core ATen table, without those that a backend keeps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dicp.backend import GraphCompiler
 
 aten = torch.ops.aten
 
-# What a fused op is recognised by: it must reach `canonical` and `rewrite` in one piece.
+# Ops by which fused ops are recognised: they must reach `canonical` and `rewrite` undecomposed.
 RECOGNISED: dict[str, tuple[Any, ...]] = {
     "layer_norm": (aten.native_layer_norm.default,),
     "batch_norm": (
@@ -28,11 +28,11 @@ RECOGNISED: dict[str, tuple[Any, ...]] = {
     "swiglu": (aten.silu.default,),
     "linear": (aten.addmm.default, aten.gelu.default, aten.silu.default),
 }
-PLAIN = (aten.t.default, aten.transpose.int)  # `canonical` makes one spelling of these
+PLAIN = (aten.t.default, aten.transpose.int)  # `canonical` gives these one form
 
 
 def table(backend: GraphCompiler) -> dict[Any, Any]:
-    """The decompositions for a backend's graphs."""
+    """Return the decompositions for a backend's graphs."""
     kept = set(PLAIN) | backend.keep
     for fused, overloads in RECOGNISED.items():
         if backend.wants(fused):

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What depends on constants alone is computed once, before the graph runs."""
+"""Constant folding: nodes that depend on constants alone are computed once, before
+the graph runs.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +14,19 @@ from torch.utils._pytree import tree_leaves
 
 from dicp.dynamo_bridge.passes.freeze import add_placeholder
 
-LARGEST = 1 << 22  # elements of a constant that is larger than what it is made from
+LARGEST = 1 << 22  # maximum elements of a folded constant that is larger than its inputs
 
 
 @dataclass(frozen=True)
 class Folded:
-    """`prepare` computes the constants of the rest of the graph from the given ones."""
+    """A folded graph; `prepare` computes its constants from the original ones."""
 
-    prepare: Callable[..., Sequence[Tensor]] | None  # a graph, but where it came from the disk
+    prepare: Callable[..., Sequence[Tensor]] | None  # a graph, unless it came from the disk
     inputs: tuple[str, ...]
     names: tuple[str, ...]
 
     def constants(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """All constants by name: those given, and those computed from them."""
+        """Return all constants by name: the original ones, and those computed from them."""
         if self.prepare is None:
             return dict(given)
         with torch.no_grad():
@@ -33,7 +35,7 @@ class Folded:
 
 
 def fold(gm: fx.GraphModule, constants: Collection[str]) -> Folded:
-    """Takes the constant part out of a graph; its results become placeholders."""
+    """Move the constant part out of a graph; its results become placeholders."""
     inputs = [n for n in gm.graph.find_nodes(op="placeholder") if n.name in constants]
     known = set(inputs)
     for node in gm.graph.nodes:

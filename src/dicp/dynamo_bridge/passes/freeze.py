@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights as constants of an inference graph, and noticing when the program changes them."""
+"""Weights as constants of an inference graph, and detection of their changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dicp import torch_internals
 
 
 class Frozen:
-    """The inputs of a graph that became constants, by number; `changed` is asked in each call."""
+    """The inputs of a graph that became constants, by number; `changed` is called in each call."""
 
     def __init__(self, tensors: Mapping[int, Tensor]) -> None:
         self.tensors = dict(tensors)
@@ -20,12 +20,14 @@ class Frozen:
         self.take(self.tensors)
 
     def take(self, tensors: Mapping[int, Any]) -> None:
-        """These are the constants from now on."""
+        """Record the current tensors as the constants."""
         self.tensors.update({i: tensors[i].detach() for i in self.tensors})
         self._marks = [(i, t.data_ptr(), t._version) for i, t in self.tensors.items()]
 
     def changed(self, args: Sequence[Any]) -> list[int]:
-        """The numbers of those that were written, or replaced, since they were taken."""
+        """Return the numbers of the inputs that were written or replaced since they
+        were recorded.
+        """
         # hot path
         return [
             i
@@ -35,7 +37,7 @@ class Frozen:
 
 
 def lift_attributes(gm: fx.GraphModule) -> dict[str, Tensor]:
-    """Tensors in the graph become placeholders, and constants by the placeholders' names."""
+    """Turn tensors in the graph into placeholders, which are constants under their names."""
     found: dict[str, Tensor] = {}
     places: dict[str, fx.Node] = {}
     for node in gm.graph.find_nodes(op="get_attr"):
@@ -54,7 +56,7 @@ def lift_attributes(gm: fx.GraphModule) -> dict[str, Tensor]:
 
 
 def add_placeholder(gm: fx.GraphModule, name: str) -> fx.Node:
-    """One more input, after those that are there."""
+    """Add one more input, after the existing ones."""
     inputs = gm.graph.find_nodes(op="placeholder")
     first = next(iter(gm.graph.nodes))
     with gm.graph.inserting_after(inputs[-1]) if inputs else gm.graph.inserting_before(first):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops that write their arguments, run so: what AOTAutograd made of them copies all that they write.
+"""In-place execution of ops that write their arguments, which AOTAutograd has made to copy them.
 
-A cache of keys and values is large, and a step writes a few places of it.
+A cache of keys and values is large, and a step writes a small part of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dicp.dynamo_bridge.passes.canonical import VIEWS
 
 FUNCTIONAL = torch.ops.higher_order.auto_functionalized_v2
 BASES = "_all_bases"
-# How an argument is a part of its base: by an op, with these ends of the names of its arguments.
+# The views of its base that an argument may be: by an op, with these suffixes of argument names.
 PARTS = {
     torch.ops.aten.as_strided.default: ("_size", "_stride", "_storage_offset"),
     torch.ops.aten.slice.Tensor: ("_slice_dim", "_slice_start", "_slice_end"),
@@ -25,8 +25,8 @@ PARTS = {
 
 
 def write_in_place(gm: fx.GraphModule, constants: Collection[str]) -> int:
-    """Puts the writing op itself where its copying form stands and nobody needs what was there
-    before, in the order in which the graph runs; how many.
+    """Replace copying ops by their mutating form where the old value has no further use; return the
+    number of replacements. Nodes are processed in the order of execution.
     """
     done = 0
     for node in gm.graph.find_nodes(op="call_function", target=FUNCTIONAL):
@@ -45,9 +45,9 @@ def _bases(node: fx.Node) -> list[fx.Node]:
 
 
 def _arguments(node: fx.Node) -> dict[str, Any] | None:
-    """The op's own arguments: numbers of bases, and which part of one, for those it writes.
+    """Return the op's own arguments: numbers of bases, and the part of the base for written ones.
 
-    None where they are parts in another way than is known here.
+    None for parts that this module does not support.
     """
     given = dict(node.kwargs)
     given.pop(BASES)
@@ -62,7 +62,7 @@ def _arguments(node: fx.Node) -> dict[str, Any] | None:
 
 
 def _way(given: dict[str, Any], name: str) -> tuple[Any, ...]:
-    """The op that makes an argument of its base, and its arguments; none when it is the base."""
+    """Return the op that views an argument's base, and its arguments; empty when it is the base."""
     given.pop(f"_{name}_alias", None)
     for view, ends in PARTS.items():
         if f"_{name}{ends[0]}" in given:
@@ -71,7 +71,7 @@ def _way(given: dict[str, Any], name: str) -> tuple[Any, ...]:
 
 
 def _free(base: fx.Node, node: fx.Node, constants: Collection[str]) -> bool:
-    """Whether nobody reads a base after a node, nor holds a view of it."""
+    """Whether no node reads a base, or a view of it, after a node."""
     if base.name in constants:
         return False
     return all(user is node or (user < node and not _views(user)) for user in base.users)

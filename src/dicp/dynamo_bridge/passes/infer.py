@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes and types of what a pass puts into a graph, by torch's own fake tensors."""
+"""Shapes and types of nodes that a pass inserts, inferred by torch's fake tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def insert(
     like: fx.Node | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> fx.Node:
-    """A new call before a node, its value inferred; `like` gives the user's line."""
+    """Insert a call before a node and infer its value; `like` provides the user's line."""
     with before.graph.inserting_before(before):
         node = before.graph.call_function(target, tuple(args), dict(kwargs or {}))
     origin = (like or before).meta
@@ -29,7 +29,7 @@ def insert(
 
 
 def value_of(node: fx.Node) -> Any:
-    """The fake value of a call, from those of its arguments."""
+    """Return the fake value of a call, from the fake values of its arguments."""
     assert callable(node.target)
     values = [n.meta["val"] for n in node.all_input_nodes]
     args = fx.map_arg(node.args, lambda n: n.meta["val"])
@@ -39,7 +39,7 @@ def value_of(node: fx.Node) -> Any:
 
 
 def replace(old: fx.Node, new: fx.Node) -> None:
-    """Puts a node in the place of another, which must have the same shape and type."""
+    """Replace a node by another, which must have equal shape and type."""
     was, is_now = old.meta["val"], new.meta["val"]
     if isinstance(was, Tensor) and not _alike(was, is_now):
         raise CompileError(
@@ -54,7 +54,7 @@ def _alike(a: Tensor, b: Any) -> bool:
     if not isinstance(b, Tensor) or a.dtype != b.dtype or a.dim() != b.dim():
         return False
     pairs = zip(a.shape, b.shape, strict=True)
-    # a symbolic size is not asked: that would tie the graph to an example's value
+    # a symbolic size is not evaluated: that would specialise the graph to an example's value
     return all(not (isinstance(x, int) and isinstance(y, int)) or x == y for x, y in pairs)
 
 

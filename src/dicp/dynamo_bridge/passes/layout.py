@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts: convolutions in the one that a backend asks for, and permutes that undo each other
-gone; those that are left are moved behind elementwise ops until they meet.
+"""Layouts: convert convolutions to the backend's layout, remove permutes that cancel each other,
+and move the others behind elementwise ops until they cancel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BINARY = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor}
 
 
 def arrange(gm: fx.GraphModule, backend: GraphCompiler) -> fx.GraphModule:
-    """The graph in the backend's layout, with as few permutes as it needs."""
+    """Convert the graph to the backend's layout, with as few permutes as possible."""
     if backend.layout == "NHWC" and backend.wants("conv_nhwc"):
         for node in gm.graph.find_nodes(op="call_function", target=dicp.conv.default):
             _channels_last(node)
@@ -47,7 +47,9 @@ def _channels_last(node: fx.Node) -> None:
 
 
 def _move_behind(node: fx.Node) -> None:
-    """op(permute(x)) is permute(op(x)) for an elementwise op; of two operands, both permuted."""
+    """Replace op(permute(x)) by permute(op(x)) for an elementwise op; all operands must be
+    permuted.
+    """
     count = 1 if node.target in UNARY else 2 if node.target in BINARY else 0
     operands = list(node.args[:count])
     if not count or not all(_turned(x) for x in operands):
@@ -61,7 +63,7 @@ def _move_behind(node: fx.Node) -> None:
 
 
 def _turned(value: Any) -> list[int] | None:
-    """The order of a permute."""
+    """Return the order of a permute."""
     if not isinstance(value, fx.Node) or value.target is not aten.permute.default:
         return None
     return _positive(value.args[1])  # type: ignore[arg-type]
@@ -73,7 +75,7 @@ def _same_sizes(nodes: Sequence[Any]) -> bool:
 
 
 def cancel_permutes(graph: fx.Graph) -> None:
-    """One permute for two in a row, and none for one that changes nothing."""
+    """Merge consecutive permutes, and remove permutes that change nothing."""
     for node in graph.find_nodes(op="call_function", target=aten.permute.default):
         _join(node)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small language of patterns over a graph's calls: names for what is free, calls for the rest."""
+"""Patterns over a graph's calls: names for free operands, calls for the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHEAP = {aten._to_copy.default, torch.ops.prims.convert_element_type.default}
 
 @dataclass(frozen=True)
 class Free:
-    """Anything: a node, or a plain value; the same name is the same thing everywhere."""
+    """A free operand, a node or a plain value; one name is one value in the whole pattern."""
 
     name: str
     accepts: Callable[[Any], bool] = lambda value: True
@@ -35,13 +35,13 @@ class Call:
 
 @dataclass(frozen=True)
 class Either:
-    """One of several patterns, the first that fits."""
+    """Several patterns; the first match counts."""
 
     patterns: tuple[Any, ...]
 
 
 def call(target: Any, *args: Any, **kwargs: Any) -> Call:
-    """A pattern, written as the call that it stands for."""
+    """Write a pattern as a call."""
     return Call((target,), args, tuple(kwargs.items()))
 
 
@@ -49,8 +49,9 @@ Bound = dict[str, Any]
 
 
 def match(pattern: Call, root: fx.Node) -> Bound | None:
-    """What the free names stand for when a pattern fits a node; nothing inside may have a use
-    outside, or it would be computed twice.
+    """Match a pattern at a node and return the values of the free names.
+
+    Inner nodes must not be used elsewhere, or they would be computed twice.
     """
     inside: list[fx.Node] = []
     bound = _fit(pattern, root, {}, inside)

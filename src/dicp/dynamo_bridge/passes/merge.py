@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linears that share an input become one (q/k/v, gate/up), and batch norms join convolutions.
+"""Merging: linears with a common input become one (q/k/v, gate/up), batch norms join convolutions.
 
-Both need weights that are constants: the joined weight is written as a graph of constants, which
-`fold` computes once.
+Both need constant weights: the joined weight is written as a graph of constants, which `fold`
+computes once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ WIDE = (torch.float32, torch.float64)
 
 
 def merge(gm: fx.GraphModule, backend: GraphCompiler, constants: Collection[str]) -> fx.GraphModule:
-    """`constants`: the names of the placeholders whose values are known."""
+    """Merge the nodes of a graph; `constants` are the names of the placeholders with
+    known values.
+    """
     if aten.split_with_sizes.default in backend.conversions and backend.wants("linear"):
         _merge_linears(gm, constants)
     if backend.wants("conv"):

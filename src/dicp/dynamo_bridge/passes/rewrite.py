@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pattern library: chains of small ops become the fused ops that a backend wants.
+"""The pattern library: chains of small ops become the fused ops that a backend supports.
 
-A rule is a pattern and a function from what it bound to the fused op's arguments, or None where it
-does not fit after all.
+A rule is a pattern and a function from the bound values to the fused op's arguments, or None where
+it does not apply after all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ END = 2**63 - 1
 
 @dataclass(frozen=True)
 class Rule:
-    """One rewrite; `fused` is the name of what it makes."""
+    """One rewrite; `fused` is the name of the resulting op."""
 
     fused: str
     pattern: Call
@@ -34,7 +34,7 @@ class Rule:
 
 
 def rewrite(gm: fx.GraphModule, backend: GraphCompiler) -> fx.GraphModule:
-    """Applies every rule whose fused op the backend wants, in the order of the library."""
+    """Apply every rule whose fused op the backend supports, in the order of the library."""
     for rule in LIBRARY:
         if backend.wants(rule.fused):
             apply(gm, rule)
@@ -46,7 +46,7 @@ def rewrite(gm: fx.GraphModule, backend: GraphCompiler) -> fx.GraphModule:
 
 
 def activate(gm: fx.GraphModule, backend: GraphCompiler) -> fx.GraphModule:
-    """Takes activations into the linears and convolutions before them; after `merge`."""
+    """Fuse activations into the preceding linears and convolutions; runs after `merge`."""
     for name, rule in ACTIVATIONS:
         if backend.wants(rule.fused) and name in backend.activations:
             apply(gm, rule)
@@ -56,7 +56,7 @@ def activate(gm: fx.GraphModule, backend: GraphCompiler) -> fx.GraphModule:
 
 
 def apply(gm: fx.GraphModule, rule: Rule) -> int:
-    """Rewrites every place that a rule fits; how many."""
+    """Rewrite every match of a rule; return their number."""
     count = 0
     for target in rule.pattern.targets:
         for node in gm.graph.find_nodes(op="call_function", target=target):
@@ -88,7 +88,9 @@ TURNED = call(aten.permute.default, W, [1, 0])
 
 
 def _take_reshapes_in(gm: fx.GraphModule) -> None:
-    """reshape(linear(reshape(x))) is linear(x) where only leading dimensions were joined."""
+    """Replace reshape(linear(reshape(x))) by linear(x) where only leading dimensions
+    were joined.
+    """
     for node in gm.graph.find_nodes(op="call_function", target=aten.reshape.default):
         inner = node.args[0]
         if inner.target is not dicp.linear.default or len(inner.users) > 1:
@@ -105,7 +107,7 @@ def _take_reshapes_in(gm: fx.GraphModule) -> None:
 
 
 def _same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
-    """Equal without asking: symbolic sizes are the same when they are the same expression."""
+    """Compare without guards: symbolic sizes are equal when they are equal expressions."""
     return len(a) == len(b) and all(str(x) == str(y) for x, y in zip(a, b, strict=True))
 
 
@@ -120,7 +122,7 @@ def _rms_norm(node: fx.Node, bound: Bound) -> tuple[Any, ...] | None:
 
 
 def _cast(pattern: Any) -> Either:
-    """A pattern, with or without a cast around it."""
+    """Return a pattern with or without a cast around it."""
     return Either((Call(CASTS, (pattern,)), Call(CASTS, (pattern, Free("_type"))), pattern))
 
 
@@ -133,7 +135,7 @@ def _normalised(x: Any) -> Call:
 
 
 def _wide_rms_norm(node: fx.Node, bound: Bound) -> tuple[Any, ...] | None:
-    """Only float32 inside and the input's own type outside is what the fused op means."""
+    """Match only float32 inside and the input's own type outside, as the fused op is defined."""
     x = bound["wide"].args[0]
     half = (torch.float16, torch.bfloat16)
     if x.meta["val"].dtype not in half or bound["wide"].meta["val"].dtype != torch.float32:
@@ -151,7 +153,7 @@ def _is_cast(value: Any) -> bool:
 
 
 def _half(value: Any) -> tuple[Any, int] | None:
-    """A half of a tensor's last dimension: the tensor, and which half."""
+    """Match a half of a tensor's last dimension: return the tensor, and which half."""
     args: tuple[Any, ...] = value.args if isinstance(value, fx.Node) else ()
     if not args:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a compiled graph is worth it, as its first calls show; a graph that loses stays eager."""
+"""Measurement of a compiled graph against eager in its first calls; a slower graph stays eager."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ from torch.utils._pytree import tree_leaves
 from dicp import torch_internals
 
 ROUNDS = 5  # timed rounds of each
-BLOCK = 3  # calls in a row, as a program makes them; the first finds caches full of another's data
+BLOCK = 3  # consecutive calls, as in a program; the first finds caches full of other data
 BRIEF, LONG_BLOCK = (
     2e-3,
     12,
-)  # seconds: what takes less may lie in a cache, after six calls in a row
-CLOSE = 0.9, 1.1  # eager over compiled, and that over the gain: so near, and more rounds are needed
+)  # seconds: a shorter call may run from a cache after six consecutive calls
+# ratio of eager to compiled, and of that to the gain: within these, more rounds are needed
+CLOSE = 0.9, 1.1
 MOST = 3 * ROUNDS
-GAIN = 1.05  # times as fast as eager, at least, that what is compiled has to be
-WARM = 2  # steps of training before those that are timed
-WARM_CUDA = 6  # there the first ones record: forward, backward, and either anew
-STEADY = 1.5  # upper over lower quartile of the ratios: beyond it, they show little
-SURE = 0.8, 1.3  # eager over compiled: between them, noise may have decided, and
-LATER = 200  # calls later as many rounds are added
-LATER_BRIEF = 2000  # of brief calls: others may fill the caches for as long as LATER of them
+GAIN = 1.05  # minimum speed-up over eager for the compiled graph to be kept
+WARM = 2  # steps of training before the timed ones
+WARM_CUDA = 6  # on CUDA the first steps record: forward, backward, and rerecordings
+STEADY = 1.5  # upper over lower quartile of the ratios: beyond it they decide nothing
+SURE = 0.8, 1.3  # ratio of eager to compiled: between them, noise may have decided, and
+LATER = 200  # calls later the rounds are repeated
+LATER_BRIEF = 2000  # for brief calls: other work may fill the caches for LATER of them
 
 Run = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Who won, and what a call took by each, in seconds; nothing where calls showed nothing."""
+    """The winner, and the seconds of a call by each; empty where calls gave no result."""
 
     winner: str
     seconds: Mapping[str, float]
-    final: bool = True  # or: calls to come show it once more
+    final: bool = True  # else later calls are measured once more
 
     def __str__(self) -> str:
         runs = self.winner if self.final else f"{self.winner} for now"
@@ -53,7 +54,7 @@ class Decision:
         return f"kept {runs}: {times}"
 
     def of_steps(self) -> str:
-        """The same of steps of training, the winner's time first."""
+        """Format the result for steps of training, the winner's time first."""
         if not self.seconds:
             return f"kept {self.winner}: the times of its steps vary too much to compare"
         first, *rest = sorted(self.seconds, key=lambda name: name != self.winner)
@@ -62,7 +63,7 @@ class Decision:
 
 
 def _time(seconds: float) -> str:
-    """Three digits with a unit: "92.2 ms"."""
+    """Format three digits with a unit: "92.2 ms"."""
     for unit, factor in (("s", 1.0), ("ms", 1e3)):
         if seconds * factor >= 1:
             return f"{seconds * factor:.3g} {unit}"
@@ -70,14 +71,14 @@ def _time(seconds: float) -> str:
 
 
 class Choice:
-    """Runs eager and each candidate in turn for the first calls, then the best of them.
+    """Runs eager and each candidate alternately in the first calls, then the fastest.
 
-    Each call runs one of them, so nothing is computed twice and nothing is written twice. The first
-    round warms up each, and so does the first half of each one's calls in a row. Who does not win
-    clearly is no winner: the graph then stays eager, which costs nothing. A gain or loss that is
-    not large is looked at once more, some calls later, and both looks count: noise seldom lasts.
-    Brief calls have to win in either look. `decided` may answer that something larger is measured
-    in its place; then there is no second look.
+    Each call runs one of them, so nothing is computed or written twice. The first round warms up
+    each, as does the first half of each one's consecutive calls. Without a clear winner the graph
+    stays eager, which costs nothing. A gain or loss that is not large is measured again some calls
+    later, and both measurements count, because noise seldom lasts. Brief calls have to win in both.
+    `decided` may return that a larger unit is measured instead; then there is no second
+    measurement.
     """
 
     def __init__(
@@ -94,11 +95,11 @@ class Choice:
         self._times: dict[str, dict[Any, list[float]]] = {name: {} for name in self._runs}
         self._calls = 0
         self._block = BLOCK
-        self._last: dict[str, float] = {}  # seconds, in the round that warms up
-        self._before = math.inf  # the gain of brief calls in the first look
+        self._last: dict[str, float] = {}  # seconds, in the warm-up round
+        self._before = math.inf  # the gain of brief calls in the first measurement
         self._rounds = ROUNDS
         self._most = MOST
-        self._resting = 0  # calls until the second look
+        self._resting = 0  # calls until the second measurement
         self._meanwhile: Run = eager
         self.chosen: Run | None = None
 
@@ -118,7 +119,7 @@ class Choice:
         return self._meanwhile(*args, **kwargs)
 
     def _turn(self) -> tuple[str, bool]:
-        """Who runs the next call, and whether its time counts."""
+        """Return which one runs the next call, and whether its time counts."""
         turn, place = divmod(self._calls, self._block)
         round_, which = divmod(turn, len(self._order))
         self._calls += 1
@@ -155,11 +156,11 @@ class Choice:
         self._settle(Decision(winner, self._spent(common), sure), best)
 
     def _is_near(self, name: str, gain: float) -> bool:
-        """Whether more rounds are to show who wins."""
+        """Whether more rounds are needed to find the winner."""
         return CLOSE[0] < gain < CLOSE[1] * self._gain
 
     def _spent(self, common: set[Any]) -> dict[str, float]:
-        """What a call takes by each."""
+        """Return the seconds of a call by each."""
         spent = {}
         for name, times in self._times.items():
             alike = [times[sizes] for sizes in common] or [_all(times)]
@@ -167,9 +168,11 @@ class Choice:
         return spent
 
     def _ratios(self, name: str, common: set[Any]) -> list[float]:
-        """Eager over a candidate, calls of one round beside each other: what disturbs both for a
-        while decides nothing. Where no two calls had the same sizes, they are taken as they came:
-        those of a cache that grows differ by little.
+        """Return ratios of eager to a candidate, paired by round, so that a disturbance affects
+        both.
+
+        Where no two calls had equal sizes, they are paired in their order: sizes of a growing cache
+        differ by little.
         """
         eager, mine = self._times["eager"], self._times[name]
         pairs = [pair for sizes in common for pair in zip(eager[sizes], mine[sizes], strict=False)]
@@ -180,7 +183,7 @@ class Choice:
         winner = self._runs[decision.winner]
         if self._decided(decision) or decision.final:
             self.chosen = winner
-            self._runs.clear()  # what lost lets go of its weights
+            self._runs.clear()  # the losers' weights are freed
             return
         self._order = [best, "eager"]
         self._runs = {name: self._runs[name] for name in self._order}
@@ -188,18 +191,18 @@ class Choice:
         self._times = {name: {} if brief else self._times[name] for name in self._order}
         self._meanwhile, self._resting = winner, LATER_BRIEF if brief else LATER
         self._calls = self._block * len(self._order) * (self._rounds + 1)
-        self._most = MOST + self._rounds  # beyond the first look
+        self._most = MOST + self._rounds  # beyond the first measurement
         self._rounds *= 2
 
 
 class StepChoice(Choice):
-    """A choice by steps of training, as the program makes them: a call lasts until the next one
-    starts, so that its backward is in it. On CUDA the device tells when each started, and the
-    program waits for it once, when all are over.
+    """A choice by training steps of the program: a call lasts until the next one starts, so that
+    its backward is included. On CUDA, events of the device record each start, and the program
+    synchronizes once, after the last.
 
-    Steps that vary have to win in three of four rounds, or they stay plain. Those whose saved
-    tensors go through hooks decide nothing, and stay compiled, as the trial of the graph had it:
-    what is computed again in backward (checkpoints) has to be what forward ran.
+    Steps of varying duration have to win in three of four rounds, or they stay plain. Steps whose
+    saved tensors go through hooks decide nothing, and stay compiled as the trial of the graph
+    decided: a recomputation in backward (checkpoints) must run what forward ran.
     """
 
     def __init__(
@@ -210,8 +213,8 @@ class StepChoice(Choice):
         lasts: Callable[[Callable[[Sequence[Any]], None]], None],
     ) -> None:
         super().__init__(candidates, eager, decided)
-        self._lasts = lasts  # takes what is to be called, with its arguments, by the next call
-        self._spans: list[tuple[str, Any, Any]] = []  # who ran, from when to when
+        self._lasts = lasts  # the next call receives what is to be called, with its arguments
+        self._spans: list[tuple[str, Any, Any]] = []  # which one ran, from when to when
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.chosen is None and torch_internals.saves_by_hooks():
@@ -248,13 +251,13 @@ class StepChoice(Choice):
         super()._settle(decision, best)
 
     def _varies(self, name: str) -> bool:
-        """Whether its steps, against eager's, show too little for a winner."""
+        """Whether its steps vary too much, compared with eager's, for a winner."""
         ratios = self._ratios(name, {None})
         return not _steady(ratios) and sorted(ratios)[len(ratios) // 4] < self._gain
 
 
 def _steady(ratios: Sequence[float]) -> bool:
-    """Whether ratios are near enough to each other to show anything."""
+    """Whether ratios are close enough to each other to decide."""
     found = sorted(ratios)
     return found[-1 - len(found) // 4] <= STEADY * found[len(found) // 4]
 
@@ -264,15 +267,15 @@ def _all(times: Mapping[Any, list[float]]) -> list[float]:
 
 
 def _typical(times: Sequence[float]) -> float:
-    """What a call takes when nothing disturbs it: others only ever add."""
+    """Return the time of an undisturbed call: disturbances only ever add time."""
     return sorted(times)[len(times) // 4]
 
 
 class TrainingChoice:
-    """Tries forward and backward of both in the first call, in turn, then keeps the better one.
+    """Tries forward and backward of both in the first call, alternately, then keeps the faster one.
 
-    A forward call alone would not show what its backward costs. Who does not win clearly is no
-    winner: the graph then stays eager.
+    A forward call alone would not include the cost of its backward. Without a clear winner the
+    graph stays eager.
     """
 
     def __init__(self, compiled: Run, eager: Run, decided: Callable[[Decision], None]) -> None:
@@ -287,7 +290,7 @@ class TrainingChoice:
         return self._chosen(*args)
 
     def stay_eager(self) -> None:
-        """Lets go of what was compiled: on CUDA its recordings hold the memory of a step."""
+        """Release the compiled graphs: on CUDA their recordings hold the memory of a step."""
         del self._both[:-1]
         self._chosen = self._both[0]
 
@@ -301,15 +304,16 @@ class TrainingChoice:
 
 
 def _training_times(both: Sequence[Run], args: Sequence[Any]) -> list[float]:
-    """Seconds of a forward and backward of each; nothing of the program is changed."""
+    """Return the seconds of a forward and backward of each; the program's state is unchanged."""
     times: list[list[float]] = [[] for _ in both]
     devices = {x.device for x in args if isinstance(x, Tensor) and x.device.type == "cuda"}
     warm = WARM_CUDA if devices else WARM
     hooks: Any = contextlib.nullcontext()
-    if torch_internals.saves_by_hooks():  # a checkpoint counts what is saved: not this
+    if torch_internals.saves_by_hooks():  # a checkpoint counts saved tensors: this must not add any
         hooks = saved_tensors_hooks(_same, _same)
     with torch.random.fork_rng(devices=list(devices)), hooks:
-        rooms = [_room(x) for x in args]  # in one place: a recording is of where buffers lie
+        # in one place: a recording contains the addresses of buffers
+        rooms = [_room(x) for x in args]
         for _ in range(warm + ROUNDS):
             for which, run in enumerate(both):
                 given = [_leaf(x, room) for x, room in zip(args, rooms, strict=True)]
@@ -329,13 +333,13 @@ def _step(run: Run, args: Sequence[Any]) -> float:
 
 
 def _room(value: Any) -> Tensor | None:
-    """A copy, for a graph may write its inputs; not of weights: a trained leaf is not written."""
+    """Copy a tensor, because a graph may write its inputs; not weights, which are not written."""
     trained = isinstance(value, torch.nn.Parameter) and value.requires_grad
     return value.detach().clone() if isinstance(value, Tensor) and not trained else None
 
 
 def _leaf(value: Any, room: Tensor | None) -> Any:
-    """An input of a step, as the program gave it."""
+    """Return an input of a step, as the program passed it."""
     if not isinstance(value, Tensor):
         return value
     found = value if room is None else room.copy_(value.detach())
@@ -343,7 +347,7 @@ def _leaf(value: Any, room: Tensor | None) -> Any:
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """What a call on the CPU takes."""
+    """Return the seconds of a call on the CPU."""
     start = _now(())
     run()
     return _now(()) - start
@@ -354,12 +358,12 @@ def _now(args: Sequence[Any]) -> float:
         if isinstance(value, Tensor) and value.device.type not in ("cpu", "meta"):
             torch.get_device_module(value.device).synchronize(value.device)
             return time.perf_counter()
-    # one thread: what other processes take of the machine does not count
+    # thread time: time of other processes does not count
     return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
 def _cuda(args: Sequence[Any]) -> torch.device | None:
-    """The device of the first tensor on CUDA; None where CUDA is not in use."""
+    """Return the device of the first tensor on CUDA; None where CUDA is not in use."""
     if not torch.cuda.is_initialized():
         return None
     found = (x.device for x in tree_leaves(args) if isinstance(x, Tensor) and x.is_cuda)
@@ -367,7 +371,7 @@ def _cuda(args: Sequence[Any]) -> torch.device | None:
 
 
 def _mark(device: torch.device | None, args: Sequence[Any]) -> Any:
-    """A moment: of the program, or when a device comes to what it is given from here on."""
+    """Record a moment: of the program, or of the device when it reaches the following work."""
     if device is None:
         return _now(args)
     event = torch.cuda.Event(enable_timing=True)
@@ -376,7 +380,7 @@ def _mark(device: torch.device | None, args: Sequence[Any]) -> Any:
 
 
 def _lasted(start: Any, end: Any) -> float:
-    """The seconds between two moments."""
+    """Return the seconds between two moments."""
     if isinstance(end, torch.cuda.Event):
         end.synchronize()
         return float(start.elapsed_time(end)) / 1e3
@@ -384,7 +388,7 @@ def _lasted(start: Any, end: Any) -> float:
 
 
 def _sizes(given: Any) -> tuple[Any, ...]:
-    """What calls of the same work have in common; a program may give anything, in containers."""
+    """Return a key of calls with equal work; a program may pass anything, in containers."""
     return tuple(_size(leaf) for leaf in tree_leaves(given))
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compiled module beside the plain one, as the program calls them: torch.compile's own part of a
-call, some 100 us and as much again for each of several graphs, is in no trial of a graph alone.
-Where the plain module wins, it is called.
+"""Measurement of a compiled module against the plain one in the program's calls. torch.compile's
+own
+part of a call, about 100 us plus as much for each of several graphs, is missing in a trial of a
+graph alone. Where the plain module is faster, it is called.
 
-Plain is right for any arguments, so what a call is told apart by (its sizes) decides speed alone.
+The plain module is correct for any arguments, so the key of a call (its sizes) affects only speed.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from torch import Tensor
 from dicp import torch_internals
 from dicp.dynamo_bridge.tuning.autotune import Choice, Decision, Run, StepChoice
 
-GAIN = 1.08  # of a whole call: what its guards take varies with what fills the caches
-SHORT = 5e-3  # seconds of one graph: in a longer one torch.compile's own part is lost in the noise
+GAIN = 1.08  # of a whole call: the time of its guards depends on the state of the caches
+SHORT = 5e-3  # seconds of one graph: in a longer one torch.compile's own part is negligible
 
 
 class Shortcut:
-    """For a compiled module's call: past torch.compile for sizes where that wins."""
+    """A callable for a compiled module that bypasses torch.compile for sizes where
+    that is faster.
+    """
 
     def __init__(self, compiled: Run, plain: Run) -> None:
         self._compiled, self._plain = compiled, plain
@@ -32,12 +35,12 @@ class Shortcut:
         self._step: Callable[[Sequence[Any]], None] | None = None  # lasts until the next call
 
     def call(self) -> Run:
-        """What is called in its place: a function, which costs less than an object."""
+        """Return the function that replaces the module's call, which is cheaper than an object."""
         runs, compiled, grad = self._runs, self._compiled, torch.is_grad_enabled
 
-        @functools.wraps(compiled)  # with the marks by which torch.compile knows its own
+        @functools.wraps(compiled)  # with the marks by which torch.compile recognises its functions
         def call(*args: Any, **kwargs: Any) -> Any:
-            # hot path: what is small finds none of this in a cache, so it is all in one frame
+            # hot path: data of small calls is not in a cache, so the code is in one frame
             if self._step is not None:
                 self._end_step((*args, *kwargs.values()))
             if kwargs:
@@ -51,8 +54,9 @@ class Shortcut:
         return call
 
     def measure(self, key: Any, decided: Callable[[Decision], None], training: bool) -> None:
-        """The next calls of this kind show whether it is faster compiled, guards included; asked by
-        another graph of the same call, they begin anew.
+        """Measure whether the next calls of this kind are faster compiled, guards included.
+
+        A request of another graph of the same call restarts the measurement.
         """
         self._waiting.setdefault(key, []).append(decided)
 
@@ -85,18 +89,19 @@ class Shortcut:
 def measure_call(
     decided: Callable[[Decision], None], seconds: float, training: bool = False
 ) -> bool:
-    """Asked by a graph in a call of it, which takes so long: has that call measured as a whole from
-    the next one on, in training with its backward.
+    """Request the measurement of whole calls, in training with their backward, from the next one
+    on.
 
-    False where what the program called is no compiled module, or this graph alone and not short.
+    Called by a graph during a call of duration `seconds`. False where the program called no
+    compiled module, or this graph alone and not a short one.
     """
     found = torch_internals.compiled_call()
     if found is None or (found.alone and seconds >= SHORT):
         return False
     if training and (torch_internals.saves_by_hooks() or _is_one_of_many()):
-        return False  # a checkpoint's second forward, or another process, has to run the same
+        return False  # a checkpoint's second forward, or another process, must run the same
     if torch.is_grad_enabled() and not training and not found.alone:
-        return False  # those of its graphs that are of training ask
+        return False  # its training graphs make the request
     compiled = getattr(found.holder, found.name)
     shortcut: Shortcut | None = getattr(compiled, "_shortcut", None)
     if shortcut is None:
@@ -114,7 +119,7 @@ def measure_call(
 
 
 def measures(compiled: Any) -> bool:
-    """Whether calls of what torch.compile made of a module still show what is faster."""
+    """Whether calls of a compiled module are still being measured."""
     shortcut: Shortcut | None = getattr(compiled.forward, "_shortcut", None)
     return shortcut is not None and shortcut.measures()
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of linears laid out for the product, once, for a compiler that takes dynamo's graph.
+"""Weights of linears in the memory layout of the product, for a compiler that takes dynamo's graph.
 
-torch keeps a weight as [out, in], and multiplies by its transpose; the same product with [in, out]
-in memory is up to 1.3 times as fast on a CPU. For few rows reading the weights is all that it
-costs: `dicp.few_rows` reads them so, too, and faster. For more rows it is measured: torch lays the
-weights out anew in each call, and how fast it is depends on the processor (MKL does less on those
-that are not Intel's). Linears that share an input (q/k/v, gate/up) become one product.
+torch stores a weight as [out, in], and multiplies by its transpose; the product with [in, out] in
+memory is up to 1.3 times as fast on a CPU. For few rows, reading the weights determines the time:
+`dicp.few_rows` reads them in this layout, and faster. For more rows the speed is measured: torch
+reorders the weights in each call, and its speed depends on the processor (MKL is slower on others
+than Intel's). Linears that share an input (q/k/v, gate/up) become one product.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from dicp.dynamo_bridge.run import RESTLESS
 from dicp.dynamo_bridge.tuning.autotune import seconds
 
 FEW = 32  # rows
-MANY = 256  # rows up to which the op of few rows may be the faster one
-SAMPLE = 64 << 20  # bytes of weights that are multiplied to measure it: more than caches hold
+MANY = 256  # rows up to which the op of few rows may be faster
+SAMPLE = 64 << 20  # bytes of weights that are multiplied for the measurement: more than caches hold
 ROUNDS, CLEAR = 4, 1.05
-LINE = 16  # floats of a line of the cache
-LARGE = 4 << 20  # bytes of weights: fewer lie in a cache, and gain nothing
+LINE = 16  # floats in a cache line
+LARGE = 4 << 20  # bytes of weights: smaller ones fit a cache, and gain nothing
 
-Group = tuple[int, ...]  # the numbers of the inputs that make one weight
+Group = tuple[int, ...]  # the numbers of the inputs that form one weight
 Run = Callable[..., Any]
 
 
 class Packed:
-    """Runs a graph whose weights are packed; takes them anew when the program changes them."""
+    """Runs a graph with packed weights; packs them again when the program changes them."""
 
     def __init__(self, run: Run, eager: Run, packing: Packs, weights: Mapping[int, Tensor]):
         self._run, self._eager, self._packing = run, eager, packing
@@ -56,21 +56,21 @@ class Packed:
             if self._changes <= RESTLESS:
                 self._frozen.take({i: args[i] for i in self._frozen.tensors})
                 self._made = self._packing.made(self._frozen.tensors)
-        if self._changes > RESTLESS:  # packed again and again, it would lose
+        if self._changes > RESTLESS:  # packed again and again, it would be slower
             return self._eager(*args)
         return self._run(*(args[i] for i in self._packing.kept), *self._made)
 
 
 @dataclass
 class Packs:
-    """Packed weights in the place of inputs: what each is made of, and which inputs stay."""
+    """Packed weights in place of inputs: the sources of each, and the remaining inputs."""
 
     groups: list[Group] = field(default_factory=list)
     few: list[bool] = field(default_factory=list)  # which are for the op of few rows
     kept: list[int] = field(default_factory=list)
 
     def made(self, weights: Mapping[int, Tensor]) -> list[Tensor]:
-        """The packed weights."""
+        """Return the packed weights."""
         with torch_internals.without_modes(), torch.no_grad():
             parts = [[weights[i] for i in group] for group in self.groups]
             rooms = _rooms([sum(w.numel() for w in each) for each in parts])
@@ -80,7 +80,7 @@ class Packs:
 class Packing(Packs):
     """A graph with packed weights as its last inputs.
 
-    `product` finds the op for few rows, where there is a kernel for it; asked when it may pay.
+    `product` returns the op for few rows, if there is a kernel; called when it may be faster.
     """
 
     def __init__(
@@ -132,32 +132,32 @@ class Packing(Packs):
                 )
                 if bias is not None:
                     made = self.gm.graph.call_function(torch.add, (made, bias))
-            made.meta = dict(node.meta)  # torch's cache takes no method of what has no example
+            made.meta = dict(node.meta)  # torch's cache accepts no method without an example
             node.replace_all_uses_with(made)
             self.gm.graph.erase_node(node)
         if len(linears) == 1:
             self.gm.graph.erase_node(parts)
 
     def inputs(self, given: Sequence[Any], weights: Mapping[int, Tensor]) -> list[Any]:
-        """Inputs of the packed graph, as those of the graph are given: real or fake."""
+        """Return the inputs of the packed graph for inputs of the graph: real or fake."""
         mode = torch_internals.fake_mode_for(given)
         fakes = any(isinstance(x, torch_internals.FakeTensor) for x in given)
         made = self.made(weights)
-        if fakes:  # weights have the sizes that they have
+        if fakes:  # weights have fixed sizes
             made = [mode.from_tensor(tensor, static_shapes=True) for tensor in made]
         return [*(given[i] for i in self.kept), *made]
 
 
 def _joined(weights: list[Tensor], room: Tensor, few: bool) -> Tensor:
-    """[in, out] in memory; the op of few rows is told [out, in] all the same."""
+    """Return [in, out] in memory; the op of few rows sees [out, in]."""
     whole = torch.cat([weight.t() for weight in weights], 1) if weights[1:] else weights[0].t()
     made = room.view(whole.shape).copy_(whole)
     return made.t() if few else made
 
 
 def _rooms(sizes: list[int]) -> list[Tensor]:
-    """Room for so many floats each, one after another in large pages: what is fetched ahead at the
-    end of one is the start of the next.
+    """Allocate consecutive buffers of floats in large pages, so that prefetching at the end of one
+    reads the start of the next.
     """
     ends = [0, *itertools.accumulate(-(-size // LINE) * LINE for size in sizes)]
     if not ends[-1] or not hasattr(mmap, "MADV_HUGEPAGE"):
@@ -165,7 +165,7 @@ def _rooms(sizes: list[int]) -> list[Tensor]:
     memory = mmap.mmap(-1, 4 * ends[-1], flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # a system without them
         memory.madvise(mmap.MADV_HUGEPAGE)
-    whole = torch.frombuffer(memory, dtype=torch.float32)  # holds the memory
+    whole = torch.frombuffer(memory, dtype=torch.float32)  # owns the memory
     return [whole[at : at + size] for at, size in zip(ends, sizes, strict=False)]
 
 
@@ -175,7 +175,7 @@ def _bytes(linear: fx.Node) -> int:
 
 
 def _rows(linear: fx.Node) -> int:
-    """The rows of a linear, as far as they are known, where `few_rows` may compute it; else 0."""
+    """Return the rows of a linear, as far as known, where `few_rows` may compute it; else 0."""
     x, made = _operands(linear)[0].meta["example_value"], linear.meta["example_value"]
     sizes = list(x.shape[:-1])
     known = math.prod(size for size in sizes if isinstance(size, int))  # others may be 1
@@ -187,7 +187,7 @@ Products = list[tuple[Tensor, Tensor]]
 
 
 def _products(groups: list[list[fx.Node]], weights: Mapping[fx.Node, Any]) -> Products:
-    """What some of the groups multiply, with weights as they are packed, and numbers for x."""
+    """Return products of some groups with packed weights and random x, for a measurement."""
     found: Products = []
     with torch_internals.without_modes(), torch.no_grad():
         for group in groups:
@@ -202,7 +202,7 @@ def _products(groups: list[list[fx.Node]], weights: Mapping[fx.Node, Any]) -> Pr
 
 
 def _wins(op: Any, products: Products) -> bool:
-    """Whether an op multiplies clearly faster than torch does, on this machine, in turn with it."""
+    """Whether an op multiplies clearly faster than torch on this machine, measured alternately."""
     ours, theirs = [], []
     with torch_internals.without_modes(), torch.no_grad():
         for _ in range(ROUNDS):
@@ -212,7 +212,7 @@ def _wins(op: Any, products: Products) -> bool:
 
 
 def _together(places: list[fx.Node], weights: Mapping[int, Tensor]) -> list[list[fx.Node]]:
-    """The linears of each weight that nothing else reads, together with those of the same input."""
+    """Group the linears of each weight without other readers, with those of the same input."""
     groups: dict[Any, list[fx.Node]] = {}
     for number, weight in weights.items():
         node = places[number]
