@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m dlinfer serve …`: the same as `deeplink serve …`."""
+"""`python -m dlinfer serve …`: run `deeplink serve …`."""
 
 from __future__ import annotations
 

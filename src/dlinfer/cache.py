@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cache of keys and values as the vendor of a device wants it in memory: asked, not assumed."""
+"""Allocation of a cache of keys and values in the memory layout of the device's vendor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Layout", "cache_layout", "new_cache"]
 
 
 def cache_layout(device: torch.device | str) -> Layout:
-    """What the kernels for a device want of a cache."""
+    """Return the layout that the kernels for a device require of a cache."""
     return kernels.served(torch.device(device).type).layout
 
 
@@ -28,7 +28,7 @@ def new_cache(
     device: torch.device | str,
     layout: Layout | None = None,
 ) -> Tensor:
-    """A cache, not initialised: [blocks, block_size, heads, size], laid out as the vendor wants."""
+    """Allocate an uninitialised cache, [blocks, block_size, heads, size] in the vendor's layout."""
     wanted = layout or cache_layout(device)
     if wanted.block_sizes and block_size not in wanted.block_sizes:
         allowed = ", ".join(map(str, wanted.block_sizes))

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-WARM = 2  # plain runs before a recording: kernels are compiled and memory is found in them
+WARM = 2  # plain runs before a recording: they compile kernels and allocate memory
 GRAPHS = {"cuda": "CUDAGraph", "npu": "NPUGraph", "mlu": "MLUGraph", "xpu": "XPUGraph"}
 
 
 @dataclass(frozen=True)
 class Recording:
-    """One graph, where its arguments lie, and its result."""
+    """One graph, its argument buffers, and its result."""
 
     graph: Any
     places: list[Any]
@@ -26,7 +26,7 @@ class Recording:
 
 
 class Captured:
-    """See `capture`."""
+    """A captured step; see `capture`."""
 
     def __init__(self, step: Callable[..., Any], kept: Collection[str] = ()) -> None:
         self.step = step
@@ -51,7 +51,7 @@ class Captured:
         return found.result
 
     def _leaves(self, bound: inspect.BoundArguments) -> tuple[list[Any], Any, list[bool]]:
-        """All that the arguments hold, how they hold it, and which of it stays where it is."""
+        """Flatten the arguments: leaves, structure, and which leaves stay in place."""
         leaves, spec = pytree.tree_flatten(dict(bound.arguments))
         counts = {name: len(pytree.tree_leaves(value)) for name, value in bound.arguments.items()}
         kept = [name in self.kept for name, count in counts.items() for _ in range(count)]
@@ -84,12 +84,12 @@ class Captured:
 
 
 def capture(step: Callable[..., Any], kept: Collection[str] = ()) -> Captured:
-    """A step whose launches are recorded as a graph of the device, once for each shape.
+    """Record the launches of a step as a graph of the device, once for each shape.
 
-    Arguments named in `kept` (weights, caches) stay where they are; the others are copied to where
-    the graph reads them. Numbers are part of what is recorded: give the largest length, not each
-    step's. A recording runs the step a few times, so it must write the same when run again. Results
-    are overwritten by the next call. On a device without such graphs the step runs as it is.
+    Arguments named in `kept` (weights, caches) stay in place; the others are copied to the buffers
+    of the graph. Numbers are part of the recording: pass the largest length, not each step's. A
+    recording runs the step a few times, so repeated runs must write equal values. Results are
+    overwritten by the next call. On a device without such graphs the step runs unchanged.
     """
     return Captured(step, kept)
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How ops are called from Python: as partial functions, which torch.compile sees through.
+"""Calls of ops from Python as partial functions, which torch.compile traces through.
 
-torch's overload is called by way of a Python function. Here the type of each partial has what the
-overload calls as its own `__call__` and, once native kernels are there, one in C++ that takes plain
-tensors and numbers to the dispatcher itself. A graph holds the overload, which is the partial's
-`func`; nothing is told to Dynamo, so it need not be imported.
+torch's overload is called through a Python function. Here the type of each partial has the function
+that the overload calls as its `__call__` and, once native kernels are loaded, one in C++ that
+passes plain tensors and numbers to the dispatcher directly. A graph contains the overload, which is
+the partial's `func`, so Dynamo needs no registration and is not imported.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ log = logging.getLogger("dlinfer")
 
 
 def callable_of(op: FusedOp) -> Any:
-    """The op as a function."""
+    """Return the callable of an op."""
     own = {"__call__": op.overload._op, "__doc__": op.doc, "__slots__": ()}
     return type(op.name, (functools.partial,), own)(op.overload)
 
 
 @functools.cache
 def callables() -> dict[str, Any]:
-    """Every op's, by its name."""
+    """Return the callables of all ops, by name."""
     return {name: callable_of(op) for name, op in OPS.items()}
 
 
 def in_cpp() -> None:
-    """Gives every op its way in C++; told where that cannot be built."""
+    """Replace the calls of every op by C++; log a message where it cannot be built."""
     try:
         module: Any = native.load_extension("dlinfer", say=log.warning)
     except BuildError as error:

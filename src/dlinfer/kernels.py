@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose kernel runs an op: that of the vendor who serves the tensors' device, else the reference.
+"""Selection of an op's kernel: of the vendor of the tensors' device, else the reference.
 
-A vendor's record names its module by `fused`. In it are kernels as functions, named as their op and
-with its arguments; what one cannot do is a predicate (`diopi.resolve.limited`). `CACHE` is the
-`Layout` that they want, `WEIGHTS = "IO"` that a weight [out, in] should lie [in, out] in memory;
-`NOTE` says how far they were tested, where that is not far. It may also
-have `native(refused)`, which registers kernels in C++ on the device's dispatch key, so that calls
-reach them without Python, and returns their ops' names; they call `refused` for what they cannot
-do, and for everything while `bypass(True)` holds.
+A vendor's record names its module by `fused`. The module has kernels as functions, with the names
+and arguments of their ops; the limits of a kernel are a predicate (`diopi.resolve.limited`).
+`CACHE` is the required `Layout`, `WEIGHTS = "IO"` requires a weight [out, in] to be [in, out] in
+memory; `NOTE` states how far the kernels were tested, unless fully. The module may also have
+`native(refused)`, which registers kernels in C++ on the device's dispatch key, so that calls reach
+them without Python, and returns their ops' names; they call `refused` for unsupported calls, and
+for all calls while `bypass(True)` is in force.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ Kernel = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Served:
-    """The fused kernels for one kind of device; `lacks` says why there are none."""
+    """The fused kernels for one kind of device; `lacks` is the reason if there are none."""
 
     device: str
     vendor: str
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
     native: frozenset[str] = frozenset()
     layout: Layout = field(default_factory=Layout)
-    weights: str = "OI"  # how a weight [out, in] should lie, outermost first
+    weights: str = "OI"  # the memory order of a weight [out, in], outermost first
     lacks: str = ""
-    note: str = ""  # what a reader should know of how far they were tested
+    note: str = ""  # how far the kernels were tested, for reports
 
     @property
     def label(self) -> str:
-        """How routes call it."""
+        """The name in tables of routes."""
         return f"{self.vendor} ({self.note})" if self.note else self.vendor
 
 
 @dataclass(frozen=True)
 class Fallback:
-    """An op that ran by its reference although a vendor serves the device."""
+    """An op that ran by its reference although its device has a vendor's kernels."""
 
     op: str
     vendor: str
@@ -67,25 +67,25 @@ class Fallback:
 
 
 _fallbacks: dict[Fallback, int] = {}
-_forced = ""  # by `using`
-_native: dict[str, Any] = {}  # vendor -> its module, whose kernels stand on the dispatch key
-_loading = threading.RLock()  # kernels are registered once, whichever thread comes first
+_forced = ""  # set by `using`
+_native: dict[str, Any] = {}  # vendor -> its module, whose kernels are on the dispatch key
+_loading = threading.RLock()  # kernels are registered once, by the first thread
 
 
 def served(device: str) -> Served:
-    """Who serves a kind of device now; the first call loads the vendor's kernels."""
+    """Return the kernels for a kind of device; the first call loads the vendor's module."""
     return _served(device, _wanted())
 
 
 def routes(device: str) -> dict[str, str]:
-    """Op -> whose kernel runs it on a kind of device."""
+    """Return the route of each op on a kind of device: op -> owner of the kernel."""
     found = served(device)
     own = found.native | found.kernels.keys()
     return {name: found.label if name in own else REFERENCE for name in OPS}
 
 
 def takes(name: str, device: str, arguments: Mapping[str, Any]) -> bool:
-    """Whether a vendor's own kernel takes a call; a native kernel decides when it is called."""
+    """Whether a vendor's own kernel supports a call; a native kernel decides when it is called."""
     found = served(device)
     if name in found.native:
         return True
@@ -95,18 +95,20 @@ def takes(name: str, device: str, arguments: Mapping[str, Any]) -> bool:
 
 
 def fallbacks() -> dict[Fallback, int]:
-    """What ran by its reference although a vendor serves the device, and how many times."""
+    """Return the ops that ran by their reference although the device has a vendor, with counts."""
     return dict(_fallbacks)
 
 
 def by_reference(op: str) -> int:
-    """How many calls of an op ran by its reference although a vendor serves the device."""
+    """Return the number of calls of an op that ran by its reference although the device has a
+    vendor.
+    """
     return sum(times for row, times in _fallbacks.items() if row.op == op)
 
 
 @contextmanager
 def using(vendor: str) -> Iterator[None]:
-    """Ops run by one vendor's kernels, or by `reference`, in the whole process inside the block."""
+    """Run ops by one vendor's kernels, or by `reference`, in the whole process inside the block."""
     global _forced
     before, _forced = _forced, vendor
     try:
@@ -118,7 +120,7 @@ def using(vendor: str) -> Iterator[None]:
 
 
 def entry(op: FusedOp) -> Kernel:
-    """What torch calls where no kernel stands on the device's key: it finds the one to run."""
+    """Return the function for devices without a kernel on the dispatch key: it selects a kernel."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return _run(op, args, kwargs)
@@ -127,7 +129,7 @@ def entry(op: FusedOp) -> Kernel:
 
 
 def refused(vendor: str, name: str, reason: str, *args: Any) -> Any:
-    """What a native kernel returns for a call that it does not take; no reason: it is bypassed."""
+    """Return a native kernel's result for a call that it does not support; "": it is bypassed."""
     if reason:
         return _by_reference(OPS[name], vendor, reason, args, {})
     return _run(OPS[name], args, {})
@@ -135,7 +137,7 @@ def refused(vendor: str, name: str, reason: str, *args: Any) -> Any:
 
 def _run(op: FusedOp, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     found = served(_device(args, kwargs))
-    if op.name in found.native:  # it stands on the key since `served` loaded it, just now
+    if op.name in found.native:  # `served` has just loaded it
         return op.overload(*args, **kwargs)
     kernel = found.kernels.get(op.name)
     if kernel is None:
@@ -172,7 +174,7 @@ def _wanted() -> str:
 
 
 def _follow() -> None:
-    """Tells the kernels on dispatch keys, which torch calls without asking here, who is wanted."""
+    """Pass the selection to kernels on dispatch keys, which torch calls directly."""
     wanted = _wanted()
     for name, module in _native.items():
         module.bypass(bool(wanted) and wanted != name)
@@ -197,14 +199,16 @@ def _described(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
 @functools.cache
 def _served(device: str, wanted: str) -> Served:
     record = None if wanted == REFERENCE else _vendor(device, wanted)
-    if record is None:  # nobody has fused kernels for it: nothing is missing
+    if record is None:  # no vendor has fused kernels for it: nothing is missing
         return Served(device, REFERENCE)
     with _loading:
         return _loaded(device, record.name)
 
 
 def _vendor(device: str, wanted: str) -> Vendor | None:
-    """Who has fused kernels for the device: the one asked for, else the one in force, else any."""
+    """Return the vendor with fused kernels for the device: the requested, else the active, else
+    any.
+    """
     rows = vendors.discover()
     names = [row.name for row in rows]
     if wanted and wanted not in names:
@@ -221,9 +225,9 @@ def _vendor(device: str, wanted: str) -> Vendor | None:
 
 @functools.cache
 def _loaded(device: str, name: str) -> Served:
-    """The kernels of a vendor's module; what is wrong with it is told, and the reference runs."""
+    """Load the kernels of a vendor's module; an error is logged, and the reference runs."""
     row = vendors.find(name)
-    assert row is not None and row.vendor is not None  # `_vendor` just found it
+    assert row is not None and row.vendor is not None  # `_vendor` has just found it
     native: frozenset[str] = frozenset()
     try:
         module = importlib.import_module(row.vendor.fused)
@@ -232,7 +236,8 @@ def _loaded(device: str, name: str) -> Served:
             native = frozenset(module.native(functools.partial(refused, name)))
     except DeeplinkError as error:
         return Served(device, name, lacks=error.message.splitlines()[0].rstrip("."))
-    except Exception as error:  # another's module: whatever it raises is told as its state
+    # another package's module: whatever it raises is reported as its state
+    except Exception as error:
         return Served(device, name, lacks=f"{type(error).__name__}: {error}")
     if native:
         _native[name] = module
@@ -247,7 +252,7 @@ def _loaded(device: str, name: str) -> Served:
 
 
 def checked(module: Any, vendor: str) -> dict[str, Kernel]:
-    """The kernels of a module by their ops' names; SignatureError when one takes other things."""
+    """Return the kernels of a module by their ops' names; SignatureError for other arguments."""
     found = {name: getattr(module, name) for name in OPS if hasattr(module, name)}
     for name, kernel in found.items():
         wanted, given = (

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a fused op is, and how one is declared: a plain torch function, once, as a torch op.
+"""The declaration of a fused op: a plain torch function, registered once as a torch op.
 
-The function is the op's meaning, its definition of right (the vendor `reference`) and, where its
-values do not decide the shapes, its shape and type inference. Whose kernel runs is `kernels.py`'s.
+The function is the op's meaning, the reference for correctness (the vendor `reference`) and, where
+its values do not determine the shapes, its shape and type inference. `kernels.py` selects the
+kernel.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ def op(
     fake: Function | None = None,
     in_graphs: Function | None = None,
 ) -> Callable[[Function], Function]:
-    """Declares an op by its meaning; `fake` gives the results' shapes where values decide.
+    """Declare an op by its meaning; `fake` returns the results' shapes where values determine them.
 
-    `in_graphs` is the meaning in ops that compilers know better, where there are such; it returns
-    NotImplemented for calls that stay whole.
+    `in_graphs` is the meaning in ops that compilers support better, if there is one; it returns
+    NotImplemented for calls that are not decomposed.
     """
 
     def declare(meaning: Function) -> Function:
@@ -45,5 +46,5 @@ def op(
 
 
 def wide(x: Tensor) -> Tensor:
-    """In float32 at least: how the meanings compute what they then round once."""
+    """Convert to float32 or wider, in which the meanings compute before they round once."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

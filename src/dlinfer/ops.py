@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The published call signatures: what frameworks written for the classic interface call.
+"""The published call signatures, which frameworks for the original interface call.
 
-Each binds to an op of `dlinfer.fused`, with its one meaning: nothing is changed that the op does
-not write, lengths are plain or cumulative as each call has them, a cache is [blocks, block size,
-heads, size] or, by its block size, [blocks, heads, block size, size]. Where the classic calls were
-changed between releases of a framework, the number of arguments tells which one it is.
+Each binds to an op of `dlinfer.fused` and has its meaning: only arguments that the op writes are
+changed, lengths are plain or cumulative as in each call, a cache is [blocks, block size, heads,
+size] or, recognised by its block size, [blocks, heads, block size, size]. Where a call changed
+between releases of a framework, the number of arguments selects the form.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from torch import Tensor
 from deeplink.errors import DeeplinkError
 from dlinfer import fused
 
-# What releases of frameworks call, and what is not offered, with the reason.
+# Calls of released frameworks that are not offered, with the reason.
 LEFT_OUT = {
     "apply_rotary_pos_emb_interleaved": "its result lies as one vendor's kernel leaves it",
     "fused_attention": "a helper of the first adaptor of transformers",
     "fill_contiguous_kvcache": "a helper of the first adaptor of transformers",
-    "fused_moe_w8a8": "experts of int8 are not there yet",
+    "fused_moe_w8a8": "experts of int8 are not supported",
     "get_cache_len": "a helper of the first adaptor of transformers",
     "incre_flash_attention": "frameworks keep their cache in blocks",
-    "lightning_indexer": "sparse attention is not there yet",
-    "linear_w8a8_static": "quantisation by scales known beforehand is not there yet",
-    "sparse_flash_attention": "sparse attention is not there yet",
+    "lightning_indexer": "sparse attention is not supported",
+    "linear_w8a8_static": "quantisation by static scales is not supported",
+    "sparse_flash_attention": "sparse attention is not supported",
     "transdata": "no op wants weights in a vendor's own order",
 }
 
@@ -39,23 +39,23 @@ def __getattr__(name: str) -> Any:
 
 
 def rms_norm(hidden_states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """The op, as it is."""
+    """Call `fused.rms_norm`."""
     return _one(fused.rms_norm(hidden_states, weight, epsilon))
 
 
 def add_rms_norm(
     hidden_states: Tensor, residual: Tensor, weight: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor]:
-    """The op, as it is."""
+    """Call `fused.add_rms_norm`."""
     return _two(fused.add_rms_norm(hidden_states, residual, weight, epsilon))
 
 
 def apply_rotary_pos_emb(
     query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, *written: None
 ) -> tuple[Tensor, Tensor]:
-    """query and key [..., heads, size], turned by halves; cos and sin [..., turned].
+    """Rotate query and key [..., heads, size] by halves; cos and sin [..., turned].
 
-    The form with two more arguments, both None, writes query and key themselves.
+    The form with two more arguments, both None, writes query and key in place.
     """
     angles = (t.reshape(-1, t.shape[-1]) for t in (cos, sin))
     q, k = _two(fused.rotary(_heads(query), _heads(key), *angles))
@@ -65,7 +65,7 @@ def apply_rotary_pos_emb(
 
 
 def silu_and_mul(x: Tensor, dim: int = -1) -> Tensor:
-    """The op, along any dimension."""
+    """Call `fused.silu_and_mul`, along any dimension."""
     return _one(fused.silu_and_mul(x.movedim(dim, -1))).movedim(-1, dim)
 
 
@@ -79,7 +79,7 @@ def fill_kv_cache(
     v_scales_zeros: Sequence[Tensor | None] = (),
     quant_bits: int | None = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Writes to the caches, and returns them; with quant_bits, by (scales, zeros) of each."""
+    """Write to the caches, and return them; with quant_bits, by (scales, zeros) of each."""
     scales: list[Tensor | None] = [None] * 4
     if quant_bits:
         (scales[0], scales[2]), (scales[1], scales[3]) = k_scales_zeros, v_scales_zeros
@@ -87,14 +87,14 @@ def fill_kv_cache(
     return key_cache, value_cache
 
 
-# What comes after query, key, value by position: as releases of LMDeploy have it. A mask that is
-# given by its name counts as the last.
+# The positional arguments after query, key, value, by release of LMDeploy. A mask that is passed by
+# its name counts as the last.
 _CACHES = ("key_cache", "value_cache")
 _HEADS = ("num_q_heads", "num_kv_heads", "attn_mask")
 PREFILL: dict[int, tuple[str, ...]] = {
     9: (*_CACHES, "q_start_loc", "q_seq_len", "kv_seq_len", "max_q_seq_len", *_HEADS),  # to 0.17
     8: (*_CACHES, "q_seq_len", "kv_seq_len", "max_q_seq_len", *_HEADS),  # 0.18
-    6: ("q_start_loc", "q_seq_len", "max_q_seq_len", *_HEADS),  # the first ones
+    6: ("q_start_loc", "q_seq_len", "max_q_seq_len", *_HEADS),  # the first releases
 }
 _BLOCKS = (*_CACHES, "block_table", "block_size")
 _LONGEST = ("max_q_seq_len", "max_kv_seq_len", *_HEADS)
@@ -116,8 +116,8 @@ def prefill_attention(
     attn_output: Tensor | None = None,
     actual_seq_lengths_cpu: Tensor | None = None,
 ) -> Tensor:
-    """Attention inside packed sequences: causal, as a language model's; not causal where neither
-    caches nor a mask are given, as images' are.
+    """Attention inside packed sequences: causal, as in a language model; not causal where neither
+    caches nor a mask are passed, as for images.
     """
     rest = rest if attn_mask is None else (*rest, attn_mask)
     given = _named("prefill_attention", PREFILL, rest)
@@ -192,7 +192,7 @@ def paged_decode_attention(
     kv_zeros: Tensor | None = None,
     quant_bits: int | None = 0,
 ) -> Tensor:
-    """The op, with what the tensors say themselves left out."""
+    """Call `fused.paged_decode_attention` without the arguments that the tensors determine."""
     del q_seq_len, num_q_heads, num_kv_heads, head_size_v, kv_scales, kv_zeros
     _not_quantised("paged_decode_attention", quant_bits)
     done = fused.paged_decode_attention(
@@ -214,14 +214,18 @@ def linear(
     all_reduce: bool = False,
     group: str = "",
 ) -> Tensor:
-    """The op; with all_reduce, summed over the group of that name, or over the default one."""
+    """Call `fused.linear`; with all_reduce, summed over the named group, or over the
+    default one.
+    """
     return _one(fused.linear(x, weight, bias, (group or _default_group()) if all_reduce else ""))
 
 
 def moe_gating_topk_softmax(
     router_logits: Tensor, topk: int, moe_metadata: Any = None
 ) -> tuple[Tensor, Tensor]:
-    """Weights by softmax over all experts; a bool in the metadata's place asks for a sum of 1."""
+    """Return weights by softmax over all experts; a bool in place of the metadata
+    normalises them.
+    """
     return _two(fused.moe_gating(router_logits, topk, moe_metadata is True))
 
 
@@ -236,7 +240,9 @@ def fused_moe(
     moe_metadata: Any = None,
     chunked_moe_layout: Any = None,
 ) -> Tensor:
-    """The op on one device: how experts are spread over several is not taken from the metadata."""
+    """Call `fused.fused_moe` on one device: the metadata on the distribution of
+    experts is ignored.
+    """
     del topk, moe_metadata, chunked_moe_layout
     if renormalize:
         topk_weights = topk_weights / topk_weights.sum(-1, keepdim=True)
@@ -248,7 +254,7 @@ def fused_moe(
 def dynamic_quant(
     x: Tensor, quant_dtype: torch.dtype = torch.int8, quant_granularity: str = "PER_TOKEN"
 ) -> tuple[Tensor, Tensor]:
-    """The op: int8, by token."""
+    """Call `fused.dynamic_quant`: int8, by token."""
     _only_int8("dynamic_quant", quant_dtype)
     if quant_granularity != "PER_TOKEN":
         raise DeeplinkError(f"dynamic_quant: {quant_granularity!r}; allowed: PER_TOKEN.")
@@ -256,7 +262,7 @@ def dynamic_quant(
 
 
 def per_token_quant_int8(x: Tensor) -> tuple[Tensor, Tensor]:
-    """`dynamic_quant` by its first name."""
+    """Call `dynamic_quant`, by its first published name."""
     return _two(fused.dynamic_quant(x))
 
 
@@ -269,7 +275,7 @@ def linear_w8a8(
     quant_dtype: torch.dtype = torch.int8,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """The op; the result is of the type that is asked for."""
+    """Call `fused.linear_w8a8`; the result is of the requested type."""
     _only_int8("linear_w8a8", quant_dtype)
     return _one(fused.linear_w8a8(a, b, rms_scale, linear_scale, out_dtype, bias))
 
@@ -283,7 +289,7 @@ def smooth_quant_matmul(
     bias: Tensor | None = None,
     all_reduce: bool = False,
 ) -> Tensor:
-    """`linear_w8a8` by its first name."""
+    """Call `linear_w8a8`, by its first published name."""
     done = _one(fused.linear_w8a8(a, b, a_scale, b_scale, out_dtype, bias))
     if all_reduce:
         torch.distributed.all_reduce(done)
@@ -296,7 +302,7 @@ def rms_norm_w8a8(
     epsilon: float,
     quant_dtype: torch.dtype = torch.int8,
 ) -> tuple[Tensor, Tensor]:
-    """The op, as it is."""
+    """Call `fused.rms_norm_w8a8`."""
     _only_int8("rms_norm_w8a8", quant_dtype)
     return _two(fused.rms_norm_w8a8(hidden_states, weight, epsilon))
 
@@ -308,7 +314,7 @@ def add_rms_norm_w8a8(
     epsilon: float,
     quant_dtype: torch.dtype = torch.int8,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The op, as it is."""
+    """Call `fused.add_rms_norm_w8a8`."""
     _only_int8("add_rms_norm_w8a8", quant_dtype)
     numbers, scale, total = fused.add_rms_norm_w8a8(hidden_states, residual, weight, epsilon)
     return numbers, scale, total
@@ -323,7 +329,9 @@ def weight_quant_matmul(
     all_reduce: bool = False,
     group_size: int = 0,
 ) -> Tensor:
-    """The op for x2 [in, out] of int8, with scale and offset [in / group_size, out]."""
+    """Call `fused.weight_quant_matmul` for x2 [in, out] of int8; scale, offset [in / group_size,
+    out].
+    """
     turned = None if offset is None else _columns(offset).t()
     weight, scales = x2.t().contiguous(), _columns(scale).t()
     done = _one(fused.weight_quant_matmul(x1, weight, scales, turned, bias, group_size))
@@ -347,7 +355,7 @@ def _two(result: Any) -> tuple[Tensor, Tensor]:
 
 
 def _named(op: str, forms: dict[int, tuple[str, ...]], rest: tuple[Any, ...]) -> dict[str, Any]:
-    """The arguments after query, key and value by their names in the form that has so many."""
+    """Name the arguments after query, key and value, by the form with this number of arguments."""
     if len(rest) not in forms:
         known = "; ".join(f"query, key, value, {', '.join(names)}" for names in forms.values())
         raise TypeError(f"{op} takes by position: {known}; got {3 + len(rest)} arguments")
@@ -359,17 +367,17 @@ def _scale(given: float | None, query: Tensor) -> float:
 
 
 def _heads(t: Tensor) -> Tensor:
-    """[tokens, heads, size]."""
+    """Reshape to [tokens, heads, size]."""
     return t.reshape(-1, *t.shape[-2:])
 
 
 def _from_zero(ends: Tensor, like: Tensor) -> Tensor:
-    """Cumulative lengths with the 0 before them, on the device of the other tensors."""
+    """Prepend 0 to cumulative lengths, on the device of the other tensors."""
     return torch.nn.functional.pad(ends.to(like.device), (1, 0))
 
 
 def _cached(key_cache: Tensor, value_cache: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-    """With places before heads, as the ops have it, whichever comes first in memory."""
+    """Return caches with positions before heads, as in the ops, for either order in memory."""
     if key_cache.shape[1] != block_size and key_cache.shape[2] == block_size:
         return key_cache.transpose(1, 2), value_cache.transpose(1, 2)
     return key_cache, value_cache

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`deeplink serve`: a framework's own OpenAI-compatible server, with dlinfer's ops under it."""
+"""`deeplink serve`: run a framework's own OpenAI-compatible server on dlinfer's ops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger("dlinfer")
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be served, where, and what else the framework's own command is told."""
+    """The model to serve, the address, and further arguments of the framework's own command."""
 
     model: str
     host: str
@@ -34,7 +34,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Server:
-    """A framework: what must be importable, how it is got, and how it is started."""
+    """A framework: the modules that it needs, how to install it, and how to start it."""
 
     needs: tuple[str, ...]
     install: str
@@ -42,7 +42,7 @@ class Server:
 
 
 def serve(framework: str, request: Request) -> None:
-    """Starts the server in this process, and returns when it ends."""
+    """Start the server in this process; returns when it ends."""
     server = SERVERS.get(framework)
     if server is None:
         raise DeeplinkError(f"no framework {framework!r}; allowed: {', '.join(SERVERS)}.")
@@ -82,13 +82,15 @@ def _transformers(request: Request) -> None:
         log.info("dlinfer's ops in %s", applied.layers)
         return model
 
-    manager.ModelManager._load_model = _load_model  # of this process's server alone
+    manager.ModelManager._load_model = _load_model  # in this process's server only
     where = ("--host", request.host, "--port", str(request.port), "--device", chosen().device)
     _command("transformers.cli.transformers", "main", "serve", request.model, *where, *request.rest)
 
 
 def _vllm(request: Request) -> None:
-    """By the module behind `vllm serve`: that command starts from the wheel named vllm alone."""
+    """Start vLLM by the module of `vllm serve`: the command itself requires the wheel
+    named vllm.
+    """
     if not importlib.metadata.entry_points(group="vllm.general_plugins", name="dlinfer"):
         raise DeeplinkError(
             "vLLM would not find dlinfer's plugin: deeplink was installed before it had one.",
@@ -102,13 +104,13 @@ def _vllm(request: Request) -> None:
 
 
 def _command(module: str, function: str, *line: str) -> None:
-    """A framework's own command, as if it had been typed."""
+    """Run a framework's own command line."""
     main = getattr(importlib.import_module(module), function)
     sys.argv = [module.partition(".")[0], *line]
     main()
 
 
-BESIDE = "for an environment beside this one, on a machine without CUDA, scripts/frameworks"
+BESIDE = "for a separate environment, on a machine without CUDA, scripts/frameworks"
 SERVERS = {
     "transformers": Server(
         ("transformers", "accelerate", "fastapi", "uvicorn"),

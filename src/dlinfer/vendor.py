@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The published name of the vendor: frameworks ask for it where one vendor wants other weights.
+"""The published name of the vendor: frameworks read it where one vendor needs another weight
+layout.
 
-dlinfer's ops take weights as they are, on every device, so no vendor's own way is asked for.
+dlinfer's ops accept plain weights on every device, so the name matches no vendor.
 """
 
 vendor_name = "dlinfer"

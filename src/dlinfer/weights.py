@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of products as the vendor of a device wants them in memory: asked, not assumed."""
+"""Weights of products in the memory layout of the device's vendor."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from dlinfer import kernels
 
 
 def turned(device: torch.device | str) -> bool:
-    """Whether the kernels for a device want a weight [out, in] to lie [in, out] in memory."""
+    """Whether the kernels for a device require a weight [out, in] to be [in, out] in memory."""
     return kernels.served(torch.device(device).type).weights == "IO"
 
 
 def laid_out(weight: Tensor) -> Tensor:
-    """The same weight [out, in] as the kernels for its device want it; itself, where it is so."""
+    """Return the weight [out, in] in the layout of its device's kernels; itself, if it has it."""
     if weight.dim() != 2 or not turned(weight.device) or weight.stride(0) == 1:
         return weight
     return weight.t().contiguous().t()
 
 
 def joined(weights: list[Tensor]) -> Tensor:
-    """Weights one below the other as one, as the kernels for their device want it."""
+    """Concatenate weights along rows, in the layout of their device's kernels."""
     if weights[0].dim() == 2 and turned(weights[0].device):
         return torch.cat([weight.t() for weight in weights], 1).t()
     return torch.cat(weights)
 
 
 def lay_out(model: nn.Module, products: Collection[nn.Module]) -> Callable[[], None]:
-    """Lays out the weights of a model's products that no other layer of it reads, in place.
+    """Convert the weights of a model's products to the layout, in place, unless other layers read
+    them.
 
-    The result makes them plain again, each with memory of its own.
+    The returned function makes them plain again, each in its own memory.
     """
     own = set(map(id, products))
     others = {id(p) for m in model.modules() if id(m) not in own for p in m._parameters.values()}
@@ -47,5 +48,6 @@ def lay_out(model: nn.Module, products: Collection[nn.Module]) -> Callable[[], N
 @torch.no_grad()
 def _exchange(weights: Collection[Tensor], made: Callable[[Tensor], Tensor]) -> None:
     for weight in weights:
-        with torch.inference_mode(weight.is_inference()):  # plain tensors stay such, whoever asks
+        # plain tensors stay plain in inference mode
+        with torch.inference_mode(weight.is_inference()):
             weight.data = made(weight.data)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is each op right on a device? Hard cases of every op, judged against its meaning in float64.
+"""Conformance of fused ops on a device: hard cases of every op, judged by its meaning in float64.
 
 A vendor's own test file has two lines:
 

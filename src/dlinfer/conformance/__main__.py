@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m dlinfer.conformance --vendor acme`: which fused ops of a vendor are right."""
+"""`python -m dlinfer.conformance --vendor acme`: which fused ops of a vendor are correct."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ class Row:
 
     op: str
     dtype: str
-    kernel: str  # whose kernels ran the cases; by how many each, where they are several
+    kernel: str  # the kernels that ran the cases, with counts if there are several
     cases: int = 0
     wrong: dict[str, str] = field(default_factory=dict)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0 when all are right, 1 when one is wrong, 2 when nothing could be tried."""
+    """Run the command line; return 0 if all are correct, 1 if one is wrong, 2 if nothing could be
+    run.
+    """
     parser = argparse.ArgumentParser(prog="python -m dlinfer.conformance", description=__doc__)
     parser.add_argument("--vendor", default="", help="a vendor's name; else the one in force")
     parser.add_argument("--ops", nargs="*", default=["*"], metavar="OP", help="as paged_*")
     parser.add_argument("--dtypes", nargs="*", default=DEFAULT, choices=TYPES, metavar="DTYPE")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="the same as JSON, every case")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="output as JSON, every case")
     given = parser.parse_args(arguments)
     names = [op for op in OPS if any(fnmatch(op, wanted) for wanted in given.ops)]
     if not names:
@@ -75,7 +77,9 @@ def _tried(vendor: str, device: str, ops: list[str], dtypes: list[str]) -> list[
 
 
 def _ran(row: Row, by_reference: int) -> str:
-    """Whose kernels ran the cases of a row, of which so many ran by the reference."""
+    """Name the kernels that ran the cases of a row, of which `by_reference` ran by
+    the reference.
+    """
     if not by_reference:
         return row.kernel
     own = row.cases - by_reference

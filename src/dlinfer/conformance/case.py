@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A case: one op and its arguments, on the CPU; and the makers of them, by op."""
+"""A case: one op and its arguments, on the CPU; and the functions that create cases, by op."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch import Tensor
 
 DTYPES = (torch.float32, torch.bfloat16)
 Maker = Callable[[torch.dtype], Iterator[tuple[str, dict[str, Any]]]]
-CASES: dict[str, Maker] = {}  # op -> what makes its cases: a few words, and the arguments
+CASES: dict[str, Maker] = {}  # op -> function that yields a label and the arguments of each case
 FILES = ("tokens", "paged", "products")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One call."""
+    """One call of an op."""
 
     op: str
     label: str
@@ -32,7 +32,7 @@ class Case:
 
 
 def makes(op: str) -> Callable[[Maker], Maker]:
-    """Registers the maker of an op's cases."""
+    """Register the function that creates an op's cases."""
 
     def keep(maker: Maker) -> Maker:
         CASES[op] = maker
@@ -42,7 +42,7 @@ def makes(op: str) -> Callable[[Maker], Maker]:
 
 
 def cases(op: str, dtype: torch.dtype) -> Iterator[Case]:
-    """The cases of an op in one type; the same at each call."""
+    """Return the cases of an op in one type, equal at each call."""
     _load()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -57,12 +57,12 @@ def _load() -> None:
 
 
 def draw(dtype: torch.dtype, *shape: int) -> Tensor:
-    """Normal numbers."""
+    """Create normal numbers."""
     return torch.randn(shape).to(dtype)
 
 
 def apart(tensor: Tensor) -> Tensor:
-    """The same values as a part of something larger, so that rows are not next to each other."""
+    """Copy values into a part of a larger tensor, so that rows are not adjacent."""
     room = torch.full((*tensor.shape[:-1], tensor.shape[-1] + 3), torch.nan).to(tensor.dtype)
     room[..., : tensor.shape[-1]] = tensor
     return room[..., : tensor.shape[-1]]

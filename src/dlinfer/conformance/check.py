@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a case on a device and judges what it gives, what it writes and what it leaves alone."""
+"""Run a case on a device and judge its results, its mutated and its unchanged arguments."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from dlinfer.conformance.case import DTYPES, Case, cases
 from dlinfer.registry import OPS, FusedOp
 
 Arguments = dict[str, Any]
-# Whole numbers that are rounded, or chosen among values: what they are depends on the type.
+# Integers that are rounded, or chosen among values: their values depend on the type.
 BY_TYPE = frozenset("dynamic_quant rms_norm_w8a8 add_rms_norm_w8a8 moe_gating".split())
-SAMPLES = 3  # of the envelope, of which most cases need none
-ONE_STEP = (1.0, 0.0)  # of int8: either side of a half is right
+SAMPLES = 3  # of the envelope, which most cases do not need
+ONE_STEP = (1.0, 0.0)  # of int8: either neighbour of a half is correct
 
 
 def wrong(case: Case, device: str = "cpu") -> str:
-    """What is wrong with a case on a device; empty when it is right."""
+    """Return the error of a case on a device; "" when it is correct."""
     op = OPS[case.op]
     before = _copied(case.arguments)
     given = _copied(case.arguments, device)
@@ -55,7 +55,7 @@ def wrong(case: Case, device: str = "cpu") -> str:
 
 
 def conformance(vendor: str, ops: tuple[str, ...] = ()) -> Callable[..., None]:
-    """A test of a vendor's ops, parametrized by op and type."""
+    """Create a test of a vendor's ops, parametrized by op and type."""
     import pytest
 
     chosen = vendors.choose(vendor).vendor
@@ -74,7 +74,7 @@ def conformance(vendor: str, ops: tuple[str, ...] = ()) -> Callable[..., None]:
 
 
 def failures(op: str, dtype: torch.dtype, device: str) -> Iterator[tuple[Case, str]]:
-    """The cases of an op that are wrong on a device, and why."""
+    """Yield the cases of an op that are wrong on a device, with the errors."""
     for case in cases(op, dtype):
         what = wrong(case, device)
         if what:
@@ -113,7 +113,7 @@ def _written(op: FusedOp, arguments: Arguments) -> list[Tensor]:
 
 
 def _copied(arguments: Arguments, device: str = "cpu") -> Arguments:
-    """Copies on a device, laid out as they are: what the memory between rows holds stays NaN."""
+    """Copy to a device with the layout preserved; memory between rows stays NaN."""
     return {
         name: _laid(value, device) if isinstance(value, Tensor) else value
         for name, value in arguments.items()

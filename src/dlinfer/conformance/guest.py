@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fused ops as guests of the suite of the interface: `python -m diopi.conformance`."""
+"""The fused ops in the conformance suite of the interface: `python -m diopi.conformance`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ops() -> Sequence[str]:
 
 
 def dtypes(vendor: str, device: str) -> Mapping[str, Sequence[str]]:
-    """The dtypes of each op for which a vendor has a kernel of its own, not the reference."""
+    """Return the dtypes of each op for which a vendor has its own kernel."""
     kind = torch.device(device).type
     found = {}
     with kernels.using(vendor):

@@ -17,8 +17,9 @@ from dlinfer.layout import Layout
 Cases = Iterator[tuple[str, dict[str, Any]]]
 ORDERS = ("NBHD", "NHBD")
 BLOCK = 4
-LENGTHS = (1, BLOCK - 1, BLOCK, BLOCK + 1, 0, 5 * BLOCK + 2)  # around a block's borders, and none
-# heads, those of keys and values, size: every kind of sharing, sizes that fill no vector
+# around the limits of a block, and none
+LENGTHS = (1, BLOCK - 1, BLOCK, BLOCK + 1, 0, 5 * BLOCK + 2)
+# heads, heads of keys and values, size: all ratios, and sizes that fill no vector
 HEADS = ((4, 4, 16), (4, 2, 64), (8, 2, 32), (7, 1, 20), (8, 1, 128), (12, 1, 8), (1, 1, 256))
 SEEN: dict[str, dict[str, Any]] = {
     "window": {"window": 3},
@@ -32,7 +33,7 @@ SEEN: dict[str, dict[str, Any]] = {
 
 
 def bounds(lengths: Sequence[int]) -> Tensor:
-    """Where packed sequences begin and end."""
+    """Return the limits of packed sequences."""
     return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
 
 
@@ -49,7 +50,7 @@ def paged(
     order: str,
     value_size: int | None = None,
 ) -> dict[str, Any]:
-    """Caches, a random block table and lengths; NaN at every place that is not used."""
+    """Create caches, a random block table and lengths; unused places are NaN."""
     needed = [-(-length // BLOCK) for length in lengths]
     blocks = sum(needed) + 3
     k = _cache(dtype, blocks, heads, size, order)
@@ -133,7 +134,7 @@ def _paged_decode(dtype: torch.dtype) -> Cases:
 
 @makes("paged_prefill_attention")
 def _paged_prefill(dtype: torch.dtype) -> Cases:
-    new: tuple[int, ...] = (1, 2, BLOCK, 3, 0, 2 * BLOCK + 1)  # the last ones of each
+    new: tuple[int, ...] = (1, 2, BLOCK, 3, 0, 2 * BLOCK + 1)  # the number of new tokens of each
     lengths: tuple[int, ...] = LENGTHS
     for at, (heads, shared, size) in enumerate(HEADS[1:6:2]):
         order = ORDERS[at % 2]
@@ -146,7 +147,7 @@ def _paged_prefill(dtype: torch.dtype) -> Cases:
     yield "all of them", {"q": q, **given, **SEEN["all of them"]}
     yield "not causal, window", {"q": q, **given, "causal": False, "window": 3}
     yield "tokens of no sequence", {"q": torch.cat((q, q[:2])), **given}
-    long = (20, 3, 33, 18)  # the third of more keys, the last of fewer
+    long = (20, 3, 33, 18)  # the third with more keys, the last with fewer
     given = paged(dtype, (20, 9, 70, 17), 2, 32, "NHBD") | {"cu_q": bounds(long)}
     given |= {"max_q": max(long), "scale": 0.2}
     q = draw(dtype, sum(long), 4, 32)

@@ -32,7 +32,8 @@ def _linear(dtype: torch.dtype) -> Cases:
     yield "views", {"x": apart(draw(dtype, 2, 3, 16)), "weight": draw(dtype, 16, 8).t()}
     turned = ((1, 70, 300), (2, 5, 40), (5, 33, 18), (11, 64, 77), (16, 40, 129), (21, 9, 35))
     for rows, inner, outer in turned:
-        weight = apart(draw(dtype, inner, outer)).t()  # [in, out] in memory, of something larger
+        # [in, out] in memory, part of a larger tensor
+        weight = apart(draw(dtype, inner, outer)).t()
         given = {"x": draw(dtype, rows, inner), "weight": weight, "bias": draw(dtype, outer)}
         yield f"{rows} x {inner} x {outer}, turned", given
 

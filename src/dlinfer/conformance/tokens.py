@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases of the ops on tokens by themselves: norms, activations, rotary embedding."""
+"""Cases of the token-wise ops: norms, activations, rotary embedding."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _rotary(dtype: torch.dtype) -> Cases:
         label = f"{tokens} x {heads}/{shared} x {size}, turned {turned}"
         yield label, given
         yield f"{label}, neighbours", given | {"interleaved": True}
-    packed = draw(dtype, 3, 6, 64)  # q, k and v in one, as a merged product gives them
+    packed = draw(dtype, 3, 6, 64)  # q, k and v in one tensor, as from a merged product
     angles = torch.rand(3, 64) * 6
     views = {"q": packed[:, :4], "k": packed[:, 4:5]}
     yield "views", views | {"cos": angles.cos().to(dtype), "sin": angles.sin().to(dtype)}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fused op called from Python at the cost of torch's own functions: plain tensors and numbers, by
-// position, go straight to the dispatcher; anything else goes torch's general way, which is slower.
+// Fast calls of fused ops from Python: plain positional tensors and numbers go directly to the dispatcher;
+// any other call takes torch's general path, which is slower.
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/TracerMode.h>
@@ -16,7 +16,7 @@ using c10::TypeKind;
 
 struct Op {
   c10::OperatorHandle handle;
-  PyObject* general;  // takes every call
+  PyObject* general;  // handles every call
 };
 
 struct WithoutGil {
@@ -24,7 +24,7 @@ struct WithoutGil {
   ~WithoutGil() { PyEval_RestoreThread(state); }
 };
 
-// Pushes what is given for a parameter; false where that is not plain.
+// Pushes the value of a parameter; returns false if it is not plain.
 bool push(const c10::Type& type, PyObject* given, torch::jit::Stack& stack) {
   switch (type.kind()) {
     case TypeKind::TensorType:
@@ -101,8 +101,8 @@ PyObject* call(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObjec
 PyMethodDef CALL = {"call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call)),
                     METH_FASTCALL | METH_KEYWORDS, "The op, by its plain arguments."};
 
-// What calls an op whose results are tensors; `general` takes the calls that are not plain. Kept as
-// long as the process, as ops are.
+// Creates the callable of an op whose results are tensors; `general` handles calls that are not plain.
+// Never freed, as ops are.
 pybind11::object caller(const std::string& name, pybind11::object general) {
   auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), "");
   for (const auto& result : handle.schema().returns()) {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adaptors of frameworks: a model is given dlinfer's ops, and nothing else is touched."""
+"""Adaptors of frameworks: replace a model's functions by dlinfer's ops, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Applied", "apply"]
 
 
 def apply(model: Any, *, check: bool = True) -> Applied:
-    """Gives a model of transformers dlinfer's ops, in place; the result's `undo()` takes them back.
+    """Use dlinfer's ops in a model of transformers, in place; `undo()` of the result reverts it.
 
-    With `check`, the model is run before and after on random tokens, and an adaptor that changes
-    what it computes is taken back with an error.
+    With `check`, the model runs before and after on random tokens; if the results differ, the
+    change is reverted and an error raised.
     """
     framework = type(model).__module__.partition(".")[0]
     if framework != "transformers":

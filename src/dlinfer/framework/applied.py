@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an adaptor did to a model, and how it is taken back."""
+"""The record of an adaptor's changes to a model, and their undo."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Applied:
-    """A model with dlinfer's ops: how many layers of each class, and how to undo it."""
+    """A model with dlinfer's ops: the number of layers of each class, and the undo function."""
 
     model: Any = field(repr=False)
     layers: dict[str, int]
-    difference: float | None  # of the check: the largest, over the largest result
+    difference: float | None  # of the check: the largest, relative to the largest result
     undoing: tuple[Callable[[], None], ...] = field(repr=False)
 
     def undo(self) -> None:
-        """The model as it was."""
+        """Restore the model."""
         for step in reversed(self.undoing):
             step()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose device a framework serves from."""
+"""The vendor whose device a framework serves from."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from deeplink.vendor import LAST_RESORT, Vendor
 
 
 def chosen() -> Vendor:
-    """The vendor that serves: as everywhere, but the CPU and not the reference device where nobody
-    asks for one and no accelerator is there, because the CPU has fused kernels.
+    """Choose the vendor that serves; like `deeplink.vendor.choose`, but without a request or an
+    accelerator the CPU instead of the reference device, because the CPU has fused kernels.
     """
     found = vendors.choose().vendor
     if found.name == LAST_RESORT and not settings.DEEPLINK_VENDOR.get():
@@ -23,8 +23,8 @@ def chosen() -> Vendor:
 
 
 def chosen_chip(kinds: Mapping[str, str]) -> Vendor:
-    """The vendor that serves a framework's device types of chips (device type -> vendor): the one
-    that is asked for, else the first chip that is available.
+    """Choose the vendor for a framework's device types of chips (device type -> vendor): the
+    requested one, else the first chip that is available.
     """
     if settings.DEEPLINK_VENDOR.get():
         return chosen()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""InternLM2 for transformers, which has no class for it: its checkpoint as the Llama that it is.
+"""InternLM2 for transformers, which has no class for it: its checkpoint is loaded as a Llama.
 
-InternLM2 keeps queries, keys and values in one weight, the queries that share a head of keys beside
-it; the rest is Llama under other names. No code from the checkpoint is run.
+InternLM2 stores queries, keys and values in one weight, grouped by the heads of keys; all else is
+Llama under other names. No code of the checkpoint is run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SAME = (
 
 
 def load(directory: Path | str, dtype: torch.dtype | None = None) -> Any:
-    """A checkpoint of InternLM2 as a LlamaForCausalLM, which computes the same."""
+    """Load a checkpoint of InternLM2 as an equivalent LlamaForCausalLM."""
     folder = Path(directory)
     given = json.loads((folder / "config.json").read_text("utf-8"))
     if given.get("model_type") != "internlm2":
@@ -53,7 +53,7 @@ def load(directory: Path | str, dtype: torch.dtype | None = None) -> Any:
 
 
 def llama_config(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of LlamaConfig for a config of InternLM2."""
+    """Convert a config of InternLM2 to the arguments of LlamaConfig."""
     kept = {name: given[name] for name in SAME if name in given}
     scaling = dict(given.get("rope_scaling") or {})
     kind = scaling.pop("type", None) or scaling.pop("rope_type", None) or "default"
@@ -62,7 +62,7 @@ def llama_config(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def regrouped(weights: Mapping[str, Tensor], config: Any) -> dict[str, Tensor]:
-    """The weights of InternLM2 under Llama's names."""
+    """Convert the weights of InternLM2 to Llama's names."""
     shared = config.num_key_value_heads
     group = config.num_attention_heads // shared
     found: dict[str, Tensor] = {}

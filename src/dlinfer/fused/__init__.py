@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops, as functions: `fused.rms_norm(x, weight, eps)` calls `torch.ops.dlinfer.rms_norm`.
+"""The ops as functions: `fused.rms_norm(x, weight, eps)` calls `torch.ops.dlinfer.rms_norm`.
 
-They are the same in eager code and under torch.compile. `dlinfer.ops` has the published names.
+They behave equally in eager code and under torch.compile. `dlinfer.ops` has the published names.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlinfer import fast_call
 
-# each declares its ops
+# each module declares its ops
 from dlinfer.fused import activation, attention, cache, moe, norm, products, rotation  # noqa: F401
 
 globals().update(fast_call.callables())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activations of gated layers: the gate and what it gates lie side by side."""
+"""Activations of gated layers: gate and value are the halves of the last dimension."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from dlinfer.op import op
 
 @op("Tensor x")
 def silu_and_mul(x: Tensor) -> Tensor:
-    """silu(first half) * second half, along the last dimension."""
+    """Compute silu(first half) * second half, along the last dimension."""
     gate, up = x.chunk(2, -1)
     return meanings.swiglu(gate, up)
 
 
 @op('Tensor x, str approximate="none"')
 def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
-    """gelu(first half) * second half, along the last dimension; approximate: none or tanh."""
+    """Compute gelu(first half) * second half, along the last dimension; approximate:
+    none or tanh.
+    """
     gate, up = x.chunk(2, -1)
     return (F.gelu(gate, approximate=approximate) * up).contiguous()

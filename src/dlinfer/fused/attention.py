@@ -2,8 +2,8 @@
 """Attention: over packed sequences, over a cache in blocks, and dense.
 
 Dimensions are [tokens, heads, size]; keys and values may have fewer heads, which queries share.
-The last query of a sequence sees its last key. A query that sees no key gives zeros. What lies in a
-cache beyond a sequence's length is never read: it may be NaN.
+The last query of a sequence sees its last key. A query that sees no key gives zeros. Cache memory
+beyond a sequence's length is never read: it may be NaN.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch.nn import functional as F
 from dlinfer.fused.cache import restored
 from dlinfer.op import op, wide
 
-# How keys are seen, the same in every op: `window` is how many, to and with the query's own, of a
-# causal one (0: all); scores become softcap * tanh(score / softcap) unless it is 0; alibi_slopes
-# [heads] times the distance is taken from them.
+# Visibility of keys, equal in every op: `window` is the number of visible keys, to and with the
+# query's own, of a causal op (0: all); scores become softcap * tanh(score / softcap) unless it is
+# 0; alibi_slopes [heads] times the distance is subtracted.
 SEEN = "int window=0, float softcap=0.0, Tensor? alibi_slopes=None"
 QUANTISED = (
     "Tensor? k_scales=None, Tensor? v_scales=None, Tensor? k_zeros=None, Tensor? v_zeros=None"
@@ -38,10 +38,10 @@ def attend(
     alibi_slopes: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """softmax(q @ k.T * scale …) @ v of [batch, tokens, heads, size], in float32 at least.
+    """Compute softmax(q @ k.T * scale …) @ v of [batch, tokens, heads, size], in float32 or wider.
 
-    distance [batch, tokens, keys] is how far a key lies before a query; hidden, of the same size,
-    says which are not seen; a bias [batch, heads, tokens, keys] is added.
+    distance [batch, tokens, keys] is the number of tokens from a key to a query; hidden, of equal
+    shape, marks the invisible keys; a bias [batch, heads, tokens, keys] is added.
     """
     batch, tokens, heads, size = q.shape
     shared = k.shape[2]
@@ -65,13 +65,13 @@ def attend(
 
 
 def hides(distance: Tensor, causal: bool, window: int) -> Tensor:
-    """Which keys a query does not see, by how far they lie before it."""
+    """Return which keys are hidden from a query, by their distance before it."""
     hidden = distance < 0 if causal else torch.zeros_like(distance, dtype=torch.bool)
     return hidden | (distance.abs() >= window) if window else hidden
 
 
 def _distance(queries: int, keys: int, device: torch.device) -> Tensor:
-    """How far each key lies before each query, when the last of both are at one place."""
+    """Return the distance of each key before each query, with the last of both at one position."""
     rows = torch.arange(queries, device=device)[:, None] + (keys - queries)
     return rows - torch.arange(keys, device=device)
 
@@ -103,9 +103,9 @@ def prefill_attention(
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
 ) -> Tensor:
-    """Attention inside each packed sequence; cu_q and cu_kv [sequences + 1] are their bounds.
+    """Attention inside each packed sequence; cu_q and cu_kv [sequences + 1] are their limits.
 
-    max_q and max_kv are the longest ones' lengths, or more: a kernel sizes its grid by them.
+    max_q and max_kv are the longest lengths, or more: a kernel sizes its grid by them.
     """
     del max_q, max_kv
     out = q.new_zeros((*q.shape[:-1], v.shape[-1]))
@@ -126,7 +126,7 @@ def prefill_attention(
 
 
 def _gathered(cache: Tensor, block_table: Tensor, lengths: Tensor, longest: int) -> Tensor:
-    """[rows, longest, heads, size] of a cache; zeros where a row is shorter."""
+    """Gather [rows, longest, heads, size] from a cache; zeros where a row is shorter."""
     tokens = torch.arange(longest, device=cache.device)
     size = cache.shape[1]
     there = tokens < lengths[:, None]
@@ -157,9 +157,9 @@ def paged_decode_attention(
     k_zeros: Tensor | None = None,
     v_zeros: Tensor | None = None,
 ) -> Tensor:
-    """One query for each row, q [rows, heads, size], over the row's kv_lens cached keys.
+    """Attention of one query per row, q [rows, heads, size], over the row's kv_lens cached keys.
 
-    block_table [rows, blocks] says which block of the cache holds which part; max_kv is the largest
+    block_table [rows, blocks] holds the cache's block for each part of a row; max_kv is the largest
     of kv_lens, or more. A row of length 0 gives zeros.
     """
     lengths = kv_lens.long()
@@ -195,7 +195,7 @@ def paged_prefill_attention(
     k_zeros: Tensor | None = None,
     v_zeros: Tensor | None = None,
 ) -> Tensor:
-    """Packed queries of several sequences, q [tokens, heads, size], each over its cached keys.
+    """Attention of packed queries of several sequences, q [tokens, heads, size], over cached keys.
 
     The queries are the last ones of their sequence: their own keys are in the cache already.
     """
@@ -229,8 +229,9 @@ def _by_torch(
     scale: float,
     softcap: float = 0.0,
 ) -> Any:
-    """torch's own attention, which compilers know: no softcap, and of bools it gives NaN for a
-    query that sees nothing; its first query sees the first key.
+    """Call torch's own attention, which compilers recognise: without softcap; with a mask of bools
+    it
+    gives NaN for a query that sees nothing; its first query sees the first key.
     """
     uneven = causal and (mask is not None or q.shape[1] != k.shape[1])
     if softcap or uneven or (mask is not None and mask.dtype == torch.bool):
@@ -255,9 +256,10 @@ def dense_attention(
     scale: float,
     softcap: float = 0.0,
 ) -> Tensor:
-    """Attention over [batch, tokens, heads, size], as images have it, or a model without a cache.
+    """Attention over [batch, tokens, heads, size], for images, or a model without a cache.
 
-    A mask expands to [batch, heads, tokens, keys]: of bools, true is seen; of numbers, it is added.
+    A mask expands to [batch, heads, tokens, keys]: of bools, true is visible; of numbers, it is
+    added.
     """
     far = _distance(q.shape[1], k.shape[1], q.device)[None].expand(q.shape[0], -1, -1)
     bias = None
@@ -266,7 +268,7 @@ def dense_attention(
         if mask.dtype == torch.bool:
             bias = torch.zeros_like(mask, dtype=wide(q).dtype).masked_fill(~mask, -torch.inf)
     out = attend(q, k, v, scale, far, hides(far, causal, 0), softcap, bias=bias)
-    if mask is not None and mask.dtype == torch.bool:  # a query that the mask leaves no key
+    if mask is not None and mask.dtype == torch.bool:  # a query without any visible key
         none = ~mask.any(-1).expand(q.shape[0], q.shape[2], q.shape[1]).transpose(1, 2)
         out = out.masked_fill(none[..., None], 0.0)
     return out

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cache of keys and values in blocks: [blocks, block size, heads, size] in every op.
 
-That is the order of the dimensions; how they lie in memory is the vendor's (`dlinfer.cache`), and
-the tensors' strides tell. A slot is a place in the cache: block * block size + place in the block.
+This is the order of the dimensions; the memory layout is the vendor's (`dlinfer.cache`), as the
+strides show. A slot is a position in the cache: block * block size + position in the block.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from dlinfer.op import op, wide
 
 
 def quantised(x: Tensor, scales: Tensor, zeros: Tensor | None) -> Tensor:
-    """x / scale + zero as int8; scales and zeros are [heads, size] or what expands to it."""
+    """Quantise x to int8: x / scale + zero; scales and zeros are [heads, size] or
+    expandable to it.
+    """
     moved = wide(x) / scales
     moved = moved if zeros is None else moved + zeros
     return moved.round().clamp(-128, 127).to(torch.int8)
 
 
 def restored(x: Tensor, scales: Tensor | None, zeros: Tensor | None) -> Tensor:
-    """What `quantised` was given, but for its rounding; x itself when there are no scales."""
+    """Invert `quantised`, except for its rounding; return x itself when there are no scales."""
     if scales is None:
         return x
     moved = x.to(scales.dtype)
@@ -45,7 +47,7 @@ def fill_kv_cache(
     k_zeros: Tensor | None = None,
     v_zeros: Tensor | None = None,
 ) -> None:
-    """Writes k and v [tokens, heads, size] to their slots [tokens]; a negative slot writes nothing.
+    """Write k and v [tokens, heads, size] to their slots [tokens]; a negative slot writes nothing.
 
     With scales the caches hold int8: x / scale + zero, rounded.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixtures of experts: which ones, and what they make of it."""
+"""Mixtures of experts: the selection of experts, and the sum of their results."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ def moe_gating(
     bias: Tensor | None = None,
     scale: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """(weights in float32, experts in int64) [tokens, top_k], best first; logits [tokens, experts].
+    """Return (weights in float32, experts in int64) [tokens, top_k], best first.
 
-    scoring: softmax or sigmoid. A bias [experts] counts for the choice, not in the weights. With
-    groups, only experts of the best top_groups are chosen: by a group's best expert, with a bias by
-    the sum of its best two. The weights are made to sum to 1 when `renormalize`, then times scale.
+    logits [tokens, experts]; scoring: softmax or sigmoid. A bias [experts] counts for the choice,
+    not in the weights. With groups, only experts of the best top_groups are chosen: by a group's
+    best expert, with a bias by the sum of its best two. With `renormalize` the weights sum to 1,
+    then times scale.
     """
     scores = wide(logits)
     scores = scores.softmax(-1) if scoring == "softmax" else scores.sigmoid()
@@ -47,7 +48,7 @@ def moe_gating(
 
 
 def _outside(wanted: Tensor, groups: int, top_groups: int, bias: Tensor | None) -> Tensor:
-    """Which experts are in none of the best groups."""
+    """Return which experts are in none of the best groups."""
     parts = wanted.unflatten(-1, (groups, -1))
     worth = parts.amax(-1) if bias is None else parts.topk(2, -1).values.sum(-1)
     best = worth.topk(top_groups, -1).indices
@@ -74,10 +75,10 @@ def fused_moe(
     experts: Tensor,
     activation: str = "silu",
 ) -> Tensor:
-    """The weighted sum of what the chosen experts make of each token, x [tokens, size].
+    """Return the weighted sum of the chosen experts' results for each token, x [tokens, size].
 
     gate_up [experts, 2 * inner, size], down [experts, size, inner]; weights and experts are
-    [tokens, chosen], as moe_gating gives them. activation: silu or gelu.
+    [tokens, chosen], from moe_gating. activation: silu or gelu.
     """
     act = ACTIVATIONS[activation]
     out = torch.zeros(x.shape, dtype=wide(x).dtype, device=x.device)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products: plain, of several processes, of weights and of both sides in few bits."""
+"""Matrix products: plain, over several processes, with quantised weights or operands."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ def _alone(x: Tensor, weight: Tensor, bias: Tensor | None = None, group: str = "
 
 @op('Tensor x, Tensor weight, Tensor? bias=None, str group=""', in_graphs=_alone)
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, group: str = "") -> Tensor:
-    """x @ weight.T + bias, weight [out, in]; summed over the process group of that name, if any."""
+    """Compute x @ weight.T + bias, weight [out, in]; summed over the named process
+    group, if any.
+    """
     product = F.linear(x, weight, bias).contiguous()
     return summed(product, group) if group else product
 
 
 def summed(x: Tensor, group: str) -> Tensor:
-    """The sum over a process group."""
+    """Return the sum over a process group."""
     functional = torch.ops._c10d_functional
     done: Tensor = functional.wait_tensor(functional.all_reduce(x, "sum", group))
     return done
@@ -43,9 +45,9 @@ def weight_quant_matmul(
     bias: Tensor | None = None,
     group_size: int = 0,
 ) -> Tensor:
-    """x @ ((weight + offset) * scale).T + bias, weight [out, in] of int8.
+    """Compute x @ ((weight + offset) * scale).T + bias, weight [out, in] of int8.
 
-    uint8 is two numbers of 4 bits in one, [out, in / 2], the lower bits first. scale and offset are
+    uint8 holds two numbers of 4 bits, [out, in / 2], the lower bits first. scale and offset are
     [out, in / group_size]; one group when it is 0.
     """
     if weight.dtype == torch.uint8:
@@ -60,7 +62,9 @@ def weight_quant_matmul(
 
 @op("Tensor x", "(Tensor, Tensor)")
 def dynamic_quant(x: Tensor) -> tuple[Tensor, Tensor]:
-    """(int8, scale [..., 1] in float32): x / scale, rounded; each row's largest becomes 127."""
+    """Return (int8, scale [..., 1] in float32): x / scale, rounded; each row's
+    largest becomes 127.
+    """
     rows = wide(x)
     scale = rows.abs().amax(-1, keepdim=True) / 127
     # a row of zeros has no scale, and stays zeros
@@ -79,7 +83,7 @@ def linear_w8a8(
     out_dtype: torch.dtype,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """(a @ b.T) * a_scale * b_scale + bias; a [..., in] and b [out, in] of int8.
+    """Compute (a @ b.T) * a_scale * b_scale + bias; a [..., in] and b [out, in] of int8.
 
     a_scale is [..., 1], b_scale [out] or [out, 1]; the product is exact in int32.
     """
@@ -90,7 +94,7 @@ def linear_w8a8(
 
 @op("Tensor x, Tensor weight, float eps", "(Tensor, Tensor)")
 def rms_norm_w8a8(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """dynamic_quant of rms_norm."""
+    """Return dynamic_quant of rms_norm."""
     numbers, scale = dynamic_quant(meanings.rms_norm(x, weight, eps))
     return numbers, scale
 
@@ -99,7 +103,7 @@ def rms_norm_w8a8(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor
 def add_rms_norm_w8a8(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(int8, scale, x + residual): dynamic_quant of add_rms_norm."""
+    """Return (int8, scale, x + residual): dynamic_quant of add_rms_norm."""
     total = (x + residual).contiguous()
     numbers, scale = dynamic_quant(meanings.rms_norm(total, weight, eps))
     return numbers, scale, total

@@ -16,11 +16,11 @@ from dlinfer.op import op
 def rotary(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """q and k [tokens, heads, size], turned by the angles of each token; k may have fewer heads.
+    """Rotate q and k [tokens, heads, size] by the angles of each token; k may have fewer heads.
 
-    cos and sin are [tokens, turned], a value for each element of the result; what lies beyond
-    `turned` stays. Pairs are an element and that half of `turned` further on; neighbours when
-    `interleaved`.
+    cos and sin are [tokens, turned], a value for each element of the result; elements beyond
+    `turned` are unchanged. Pairs are an element and the one half of `turned` further on; adjacent
+    elements when `interleaved`.
     """
     return _turned(q, cos, sin, interleaved), _turned(k, cos, sin, interleaved)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The published records of how experts are spread: what frameworks make and hand on.
+"""The published records of the distribution of experts, which frameworks create and pass on.
 
-dlinfer's ops run on one device: `dlinfer.ops` takes them and leaves them alone.
+dlinfer's ops run on one device: `dlinfer.ops` accepts and ignores these records.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class MoECommType(enum.Enum):
-    """How tokens reach the devices of their experts."""
+    """The communication by which tokens reach the devices of their experts."""
 
     MC2 = enum.auto()
     ALLTOALL = enum.auto()
@@ -19,7 +19,7 @@ class MoECommType(enum.Enum):
 
 
 class MoeMetadata:
-    """Whatever a framework notes down."""
+    """Arbitrary attributes that a framework sets."""
 
     def __init__(self, **noted: Any) -> None:
         vars(self).update(noted)

@@ -60,5 +60,5 @@ def test_a_package_that_is_built_otherwise_is_told(toy: ModuleType) -> None:
         DeeplinkError, match=r"toy_serving has no toy_serving:Engine\.start: KeyError"
     ):
         patches.found("toy_serving:Engine.start")
-    with pytest.raises(DeeplinkError, match="toy_serving:stream does not say 'cuda'"):
+    with pytest.raises(DeeplinkError, match="toy_serving:stream does not contain 'cuda'"):
         patches.word("toy_serving:stream", "cuda", "npu")

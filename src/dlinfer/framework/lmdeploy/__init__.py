@@ -2,9 +2,9 @@
 """LMDeploy on dlinfer's ops: `PytorchEngineConfig(device_type="dlinfer")`, or "ascend", "maca" and
 "camb", for which LMDeploy imports `dlinfer.framework.lmdeploy_ext`.
 
-LMDeploy has no place for one, so a few of its functions are changed, and nothing outside it; what,
-is in `sites`. One process serves one kind of device: LMDeploy's own device types are refused there
-where ours is another device.
+LMDeploy has no extension point for a device, so some of its functions, listed in `sites`, are
+patched, and nothing outside of it. One process serves one kind of device: LMDeploy's own device
+types are refused in a process that serves another device.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ __all__ = ["DEVICE_TYPE", "Registered", "register", "register_chips"]
 log = logging.getLogger("dlinfer")
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-BATCH = 256  # rows at most, where the user does not say, as LMDeploy has it for other chips
-TORCH = "cuda"  # what LMDeploy calls every device
+BATCH = 256  # maximum rows, where the user does not set it, as LMDeploy has it for other chips
+TORCH = "cuda"  # LMDeploy's name for every device
 
 _registered: list[Registered] = []
 _registering = threading.Lock()
@@ -47,14 +47,14 @@ _registering = threading.Lock()
 
 @dataclass(frozen=True)
 class Registered:
-    """LMDeploy with the device type, and whose device it is."""
+    """LMDeploy with the device type, and the vendor of the device."""
 
     vendor: Vendor
     release: str
     patches: Patches = field(repr=False)
 
     def undo(self) -> None:
-        """LMDeploy as it was; engines that run already keep what they were built with."""
+        """Restore LMDeploy; running engines keep their functions."""
         with _registering:
             self.patches.undo()
             if self in _registered:
@@ -62,7 +62,7 @@ class Registered:
 
 
 def register() -> Registered:
-    """Gives LMDeploy the device type "dlinfer"; once more does nothing."""
+    """Register the device type "dlinfer" with LMDeploy; a second call does nothing."""
     with _registering:
         if not _registered:
             _registered.append(_register(chosen()))
@@ -70,8 +70,8 @@ def register() -> Registered:
 
 
 def register_chips() -> Registered:
-    """Serve LMDeploy's device types "ascend", "maca" and "camb": by the chip of one of them, or by
-    the vendor that DEEPLINK_VENDOR names; an error where there is neither.
+    """Serve LMDeploy's device types "ascend", "maca" and "camb" by the chip of one of them, or by
+    the vendor that DEEPLINK_VENDOR names; raise DeeplinkError where there is neither.
     """
     with _registering:
         if not _registered:
@@ -111,7 +111,7 @@ def _version() -> str:
 
 
 def _patch(patches: Patches, sites: Sites, vendor: Vendor) -> None:
-    """Everything that is changed in LMDeploy."""
+    """Apply all changes to LMDeploy."""
     patches.wrap(f"{sites.config}.__post_init__", _accepting)
     patches.replace(sites.selector, functools.partial(_selecting, vendor))
     patches.replace(sites.batch_size, lambda stock: lambda kind: _batch(stock, kind))
@@ -124,7 +124,7 @@ def _patch(patches: Patches, sites: Sites, vendor: Vendor) -> None:
     _offer_device(patches, sites)
     patches.set(patches.found(sites.process), "_mp_proc", staticmethod(process.engine))
     if vendor.device == TORCH:
-        return  # it is what LMDeploy says
+        return  # LMDeploy's own value
     shown = device.Torch(device.names(vendor.device))
     for name in sites.modules:
         patches.set(importlib.import_module(name), "torch", shown)
@@ -137,7 +137,7 @@ def _patch(patches: Patches, sites: Sites, vendor: Vendor) -> None:
 
 
 def _offer_device(patches: Patches, sites: Sites) -> None:
-    """`--device dlinfer` of its commands."""
+    """Add `--device dlinfer` to LMDeploy's commands."""
     function = patches.found(sites.arguments).__func__
     default, known = function.__defaults__
     function.__defaults__ = (default, [*known, DEVICE_TYPE])
@@ -145,7 +145,7 @@ def _offer_device(patches: Patches, sites: Sites) -> None:
 
 
 def _accepting(stock: Any) -> Any:
-    """The check of an engine's config."""
+    """Return a check of an engine's config that accepts the device type."""
 
     def __post_init__(self: Any) -> None:
         if self.device_type in CHIPS:
@@ -163,7 +163,7 @@ def _accepting(stock: Any) -> Any:
             return
         _refuse(self)
         asked = self.dtype
-        # what LMDeploy asks of a device type that is neither CUDA nor one with rules of its own
+        # the methods that LMDeploy calls for a device type without rules of its own
         self.device_type, self.dtype = "maca", "auto" if asked == "float32" else asked
         try:
             stock(self)
@@ -174,14 +174,14 @@ def _accepting(stock: Any) -> Any:
 
 
 def _refusing(stock: Any, engine_config: Any) -> Any:
-    """Refuse what is not served of a config that was made before LMDeploy imported dlinfer."""
+    """Refuse unsupported options of a config that was created before LMDeploy imported dlinfer."""
     if engine_config.device_type in CHIPS:
         _refuse(engine_config)
     return stock(engine_config)
 
 
 def _refuse(config: Any) -> None:
-    """What the device type does not do, told before LMDeploy starts."""
+    """Refuse options that the device type does not support, before LMDeploy starts."""
     kind = config.device_type
     if config.dtype not in DTYPES:
         raise DeeplinkError(
@@ -212,7 +212,7 @@ def _no_latent_cache() -> bool:
 
 
 def _selecting(vendor: Vendor, stock: Any) -> Any:
-    """The back end for the device type at hand."""
+    """Return a function that selects the backend for a device type."""
 
     def _get_backend() -> Any:
         devices: Any = importlib.import_module("lmdeploy.pytorch.devices")
@@ -231,7 +231,7 @@ def _selecting(vendor: Vendor, stock: Any) -> Any:
 
 
 def _check_chip(kind: str, vendor: Vendor) -> None:
-    """An error where a device type names a chip and another vendor, not asked for, would serve."""
+    """Raise where a device type names a chip and another vendor, not requested, would serve."""
     if kind in CHIPS and vendor.name != CHIPS[kind] and not settings.DEEPLINK_VENDOR.get():
         raise DeeplinkError(
             f"device type {kind!r} is the chip of vendor {CHIPS[kind]!r}; this process serves from "
@@ -256,8 +256,9 @@ def _bfloat16(stock: Any, kind: str) -> bool:
 
 
 def _in_float32(vendor: Vendor, stock: Any) -> Any:
-    """LMDeploy makes float16 of float32; here it stays, as the CPU's kernels have it, unless a
-    chip's own device type is served by the chip.
+    """Keep float32, which LMDeploy converts to float16, because the CPU's kernels support it,
+    unless
+    a chip's own device type is served by the chip.
     """
 
     def _update_torch_dtype(config: Any, dtype: str, device_type: str = "auto") -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LMDeploy's back end on dlinfer's ops: its own layers for the classic calls, on any device."""
+"""LMDeploy's backend on dlinfer's ops: its own layers for the published calls, on any device."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from dlinfer.framework.lmdeploy.sites import MODELS
 log = logging.getLogger("dlinfer")
 
 UNSERVED = ("alibi", "learnable_sink", "mla_index_topk")  # of attention
-SEVERAL = 7  # rows, seldom a number of anything else: torch.compile takes equal sizes for one
+SEVERAL = 7  # rows, an unlikely value of other sizes: torch.compile identifies equal sizes
 
-# An extra: not installed everywhere, so its types are not known.
+# An optional dependency: its types are unknown where it is not installed.
 stock: Any = importlib.import_module("lmdeploy.pytorch.backends.dlinfer.op_backend")
 layers: Any = importlib.import_module("lmdeploy.pytorch.backends.dlinfer.attention")
 specs: Any = importlib.import_module("lmdeploy.pytorch.backends.attention")
@@ -34,7 +34,7 @@ runners: Any = importlib.import_module("lmdeploy.pytorch.backends.graph_runner")
 
 
 class Attention(layers.DlinferAttentionImpl):  # type: ignore[misc]
-    """LMDeploy's layer; a window or a soft cap, which the classic calls cannot say, are kept."""
+    """LMDeploy's layer with a window or a soft cap, which the published calls do not support."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -62,7 +62,7 @@ class Attention(layers.DlinferAttentionImpl):  # type: ignore[misc]
         softmax_scale: float,
         **_: Any,
     ) -> Tensor:
-        """Over the cache, which holds the new tokens already."""
+        """Attend over the cache, which holds the new tokens already."""
         caches = (key_cache, value_cache, block_offsets)
         if is_decoding:
             out = fused.paged_decode_attention(
@@ -77,7 +77,7 @@ class Attention(layers.DlinferAttentionImpl):  # type: ignore[misc]
 
 
 class Graphs(runners.GraphRunner):  # type: ignore[misc]
-    """Steps of decoding as one graph of torch.compile; what fills the cache first, as it is."""
+    """Decoding steps as one graph of torch.compile; prefill steps run unchanged."""
 
     def __init__(self, model: Any, *rest: Any, **named: Any) -> None:
         super().__init__(model, *rest, **named)
@@ -92,31 +92,33 @@ class Graphs(runners.GraphRunner):  # type: ignore[misc]
     def __call__(self, **inputs: Any) -> Any:
         if not inputs["attn_metadata"].is_decoding:
             return self.model(**inputs)
-        if not self.fixed:  # the cache's sizes are no sizes of a batch
+        if not self.fixed:  # the cache's sizes are no batch sizes
             for cache in itertools.chain(*inputs["past_key_values"]):
                 torch._dynamo.mark_static(cache)
             self.fixed = True
         return self.compiled(**inputs)
 
     def get_capture_batch_sizes(self) -> list[int]:
-        """To try before serving: one row is a graph of its own, all others are one graph."""
+        """Return the batch sizes to run before serving: one row has its own graph, all others share
+        one.
+        """
         return sorted({1, min(SEVERAL, self.cache_config.max_batches)})
 
 
 class Backend(stock.DlinferOpsBackend):  # type: ignore[misc]
-    """For one kind of device."""
+    """The backend for one kind of device."""
 
     device = "cpu"
     vendor = "cpu"
 
     @staticmethod
     def get_name() -> str:
-        """As the device type."""
+        """Return the name, which is the device type."""
         return "dlinfer"
 
     @classmethod
     def build_op(cls, spec: Any, **named: Any) -> Any:
-        """LMDeploy's layer for what a model asks for."""
+        """Return LMDeploy's layer for an operator of a model."""
         if isinstance(spec, specs.PagedAttentionBuildSpec):
             asked = [name for name in UNSERVED if getattr(spec, name)]
             if asked:
@@ -133,20 +135,20 @@ class Backend(stock.DlinferOpsBackend):  # type: ignore[misc]
                 causal=spec.causal,
                 use_flash_mla=spec.use_flash_mla,
             )
-        if getattr(spec, "llama3_params", None):  # LMDeploy takes the length that it is scaled to
+        if getattr(spec, "llama3_params", None):  # LMDeploy uses the length after scaling
             scaled_from = spec.llama3_params.original_max_position_embeddings
             spec = dataclasses.replace(spec, max_position_embeddings=scaled_from)
         return super().build_op(spec, **named)
 
     @classmethod
     def update_step_context(cls, context: Any) -> Any:
-        """What attention is told of a step: lengths, and where new keys and values go."""
+        """Set the step's data for attention: lengths, and slots of new keys and values."""
         block = context.kv_caches[0][0].shape[1]
         table, q_lens, kv_lens = (
             t.int() for t in (context.block_offsets, context.q_seqlens, context.kv_seqlens)
         )
         decoding = context.is_decoding and context.max_q_seqlen == 1
-        if decoding and table.shape[1] == 1:  # a size of 1 would be a graph of its own
+        if decoding and table.shape[1] == 1:  # a size of 1 would be a separate graph
             table = F.pad(table, (0, 1))
         bounds = F.pad(q_lens.cumsum(0, dtype=torch.int32), (1, 0))
         slots = _last(table, kv_lens, block) if decoding else _slots(table, q_lens, kv_lens, block)
@@ -157,7 +159,7 @@ class Backend(stock.DlinferOpsBackend):  # type: ignore[misc]
             q_seqlens=q_lens,
             kv_seqlens=kv_lens,
             cu_seqlens_q=bounds,
-            cu_seqlens_q_cpu=bounds,  # dlinfer's ops take them where the other tensors are
+            cu_seqlens_q_cpu=bounds,  # dlinfer's ops need them on the device of the other tensors
             kv_seqlens_cpu=kv_lens,
             kv_start_indices=slots,
             block_size=block,
@@ -172,7 +174,7 @@ class Backend(stock.DlinferOpsBackend):  # type: ignore[misc]
     def build_graph_runner(
         cls, model: Any, model_config: Any, cache_config: Any, backend_config: Any, device: Any
     ) -> Any:
-        """Graphs, unless the engine's config asks for eager mode."""
+        """Return a runner with graphs, unless the engine's config selects eager mode."""
         name = type(model).__name__
         if name not in MODELS:
             log.warning("%s: dlinfer is tested with LMDeploy's %s", name, ", ".join(MODELS))
@@ -183,12 +185,12 @@ class Backend(stock.DlinferOpsBackend):  # type: ignore[misc]
 
     @classmethod
     def ccl_backend(cls) -> str:
-        """The name of torch.distributed's back end."""
+        """Return the name of torch.distributed's backend."""
         return _collective(cls.vendor)
 
     @classmethod
     def device_count(cls) -> int:
-        """How many there are."""
+        """Return the number of devices."""
         return 1 if cls.device == "cpu" else torch.get_device_module(cls.device).device_count()
 
 
@@ -202,14 +204,14 @@ def _collective(vendor: str) -> str:
 
 
 def _last(table: Tensor, kv_lens: Tensor, block: int) -> Tensor:
-    """The slot of each row's last token."""
+    """Return the slot of each row's last token."""
     place = kv_lens - 1
     found = table.gather(1, (place // block).long()[:, None])[:, 0]
     return found * block + place % block
 
 
 def _slots(table: Tensor, q_lens: Tensor, kv_lens: Tensor, block: int) -> Tensor:
-    """The slots of each row's new tokens, packed."""
+    """Return the slots of each row's new tokens, packed."""
     rows = torch.arange(len(q_lens), device=table.device).repeat_interleave(q_lens)
     starts = (q_lens.cumsum(0) - q_lens)[rows]
     places = torch.arange(len(rows), device=table.device) - starts + (kv_lens - q_lens)[rows]

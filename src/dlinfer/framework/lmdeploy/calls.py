@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classic calls in LMDeploy's sources, read without running them, and whether each binds."""
+"""Check of the published calls in LMDeploy's sources, by parsing: whether each call binds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME = "ext_ops"  # as LMDeploy imports dlinfer.ops
 
 @dataclass(frozen=True, order=True)
 class Call:
-    """One way of calling an op: the arguments by position, and the names of the others."""
+    """One form of calling an op: positional arguments, and names of keyword arguments."""
 
     op: str
     args: tuple[str, ...]
@@ -26,7 +26,7 @@ class Call:
 
 
 def check() -> None:
-    """Every call of the LMDeploy that is installed binds, or belongs to an op that is left out."""
+    """Raise unless every call of the installed LMDeploy binds, or belongs to an omitted op."""
     spec = importlib.util.find_spec("lmdeploy.pytorch.kernels.dlinfer")
     if spec is None or not spec.submodule_search_locations:
         raise DeeplinkError(
@@ -41,7 +41,7 @@ def check() -> None:
 
 
 def scan(sources: Iterable[str]) -> list[Call]:
-    """The calls in sources of Python, each once."""
+    """Return the distinct calls in Python sources."""
     return sorted({call for source in sources for call in _calls(source)})
 
 
@@ -55,7 +55,7 @@ def _calls(source: str) -> Iterator[Call]:
 
 
 def unbound(call: Call) -> str:
-    """Why a call does not bind; empty when it does, or when its op is left out on purpose."""
+    """Return why a call does not bind; "" when it does, or when its op is omitted intentionally."""
     if call.op in ops.LEFT_OUT:
         return ""
     function = getattr(ops, call.op, None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The self-check: LMDeploy's layers on dlinfer's ops against plain torch, on random input."""
+"""The self-check: compare LMDeploy's layers on dlinfer's ops with plain torch, on random input."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LENGTHS = (19, 5)  # one beyond a block, one within
 
 
 def check(backend: Any) -> None:
-    """An error that says which layer computes something else."""
+    """Raise an error that names the layers with other results."""
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         torch.manual_seed(0)
         windowed = {f"{k}, of a window": v for k, v in attention(backend, 3, 2.0).items()}
@@ -30,7 +30,7 @@ def check(backend: Any) -> None:
         raise DeeplinkError(
             f"LMDeploy's layers compute something else on dlinfer's ops: {told}; "
             f"allowed: {ALLOWED:g} of the largest result.",
-            "`DLINFER_VENDOR=reference` tells whether a kernel is wrong, or the adaptor.",
+            "`DLINFER_VENDOR=reference` shows whether the error is in a kernel or the adaptor.",
         )
 
 
@@ -56,7 +56,7 @@ def _gate(backend: Any) -> float:
 
 
 def attention(backend: Any, window: int = 0, softcap: float = 0.0) -> dict[str, float]:
-    """How far it is off: two sequences whose tokens come in parts, and the last one alone."""
+    """Return the errors of two sequences: tokens in parts, then the last one alone."""
     specs: Any = importlib.import_module("lmdeploy.pytorch.backends.attention")
     layer = backend.build_op(
         specs.PagedAttentionBuildSpec(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device that LMDeploy calls "cuda", and `torch.cuda` as its modules see it."""
+"""A replacement of the device "cuda", and of `torch.cuda`, in LMDeploy's modules."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-SHARE = 4  # of the host's free memory, one part in so many is offered to the cache
+SHARE = 4  # 1/SHARE of the host's free memory is offered to the cache
 
 
 class Torch(ModuleType):
-    """torch with another `torch.cuda`, for the modules that are given it."""
+    """torch with another `torch.cuda`, for patched modules."""
 
     def __init__(self, names: Any) -> None:
         super().__init__("torch")
@@ -26,18 +26,18 @@ class Torch(ModuleType):
 
 
 def names(device: str) -> Any:
-    """What `torch.cuda` is on a device: its own module, or that of the host below."""
+    """Return the equivalent of `torch.cuda` for a device: its own module, or `Host`."""
     return Host if device == "cpu" else torch.get_device_module(device)
 
 
 def memory(device: str) -> tuple[int, int]:
-    """Free and whole, in bytes."""
+    """Return free and total bytes."""
     free, whole = names(device).mem_get_info()
     return int(free), int(whole)
 
 
 class Stream:
-    """The host has one order: everything is done when it returns."""
+    """A stream of the host, where all work is done when a call returns."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
@@ -57,7 +57,7 @@ class Stream:
 
 
 class Event:
-    """A point of time that is past."""
+    """A point of time in the past."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.at = 0.0
@@ -81,7 +81,7 @@ _Stream = Stream
 
 
 class Host:
-    """`torch.cuda` on the host: what LMDeploy's engine asks of it."""
+    """The functions of `torch.cuda` that LMDeploy's engine calls, on the host."""
 
     Stream = Stream
     Event = Event

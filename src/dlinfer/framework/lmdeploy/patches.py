@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes to the modules of one package, and to nothing else, each with its undo."""
+"""Patches of the modules of one package, each with its undo."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from deeplink.errors import DeeplinkError
 
 
 class Patches:
-    """What was changed in a package, and how to take it back."""
+    """The patches of a package, and their undo."""
 
     def __init__(self, package: str) -> None:
         self.package = package
         self.undoing: list[Callable[[], None]] = []
 
     def undo(self) -> None:
-        """The package as it was."""
+        """Restore the package."""
         while self.undoing:
             self.undoing.pop()()
 
     def found(self, name: str) -> Any:
-        """What `module:Class.method` names; an error where this release has it no more."""
+        """Return the object of `module:Class.method`; raise where this release does not have it."""
         module, _, path = name.partition(":")
         try:
             here: Any = importlib.import_module(module)
@@ -40,13 +40,15 @@ class Patches:
         return here
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        """An attribute, or a global of a module."""
+        """Set an attribute, or a global of a module."""
         before = vars(owner)[name]
         setattr(owner, name, value)
         self.undoing.append(functools.partial(setattr, owner, name, before))
 
     def replace(self, name: str, make: Callable[[Any], Any]) -> None:
-        """A function by `make(function)`, in every module of the package that holds it."""
+        """Replace a function by `make(function)`, in every module of the package that
+        imports it.
+        """
         function = self.found(name)
         made = make(function)
         functools.update_wrapper(made, function)
@@ -57,7 +59,7 @@ class Patches:
                 self.set(module, attribute, made)
 
     def wrap(self, name: str, make: Callable[[Any], Any]) -> None:
-        """A method by `make(method)`."""
+        """Replace a method by `make(method)`."""
         method = self.found(name)
         owner, _, attribute = name.rpartition(".")
         made = make(method)
@@ -65,14 +67,16 @@ class Patches:
         self.set(self.found(owner), attribute, made)
 
     def word(self, name: str, old: str, new: str) -> None:
-        """A constant, or a default, of a function, in place: whoever holds the function sees it."""
+        """Replace a constant, or a default, of a function in place, which affects
+        every reference.
+        """
         function = _plain(self.found(name))
         code, defaults = function.__code__, function.__defaults__
         changed = _exchanged(code, old, new)
         swapped = defaults and tuple(new if value == old else value for value in defaults)
         if changed is code and swapped == defaults:
             raise DeeplinkError(
-                f"{name} does not say {old!r}.",
+                f"{name} does not contain {old!r}.",
                 f"this release of {self.package} is built otherwise than those that are known.",
             )
         function.__code__, function.__defaults__ = changed, swapped
@@ -87,7 +91,7 @@ class Patches:
 
 
 def _plain(found: Any) -> FunctionType:
-    """The function itself, out of a staticmethod and of what decorators put around it."""
+    """Return the function inside of a staticmethod and of decorators."""
     while not isinstance(found, FunctionType) or hasattr(found, "__wrapped__"):
         inner: Any = getattr(found, "__wrapped__", None)
         found = inner or getattr(found, "__func__")  # noqa: B009
@@ -95,7 +99,7 @@ def _plain(found: Any) -> FunctionType:
 
 
 def _exchanged(code: CodeType, old: str, new: str) -> CodeType:
-    """The same object where the word is not in it."""
+    """Replace a constant in code; return the code itself where it does not contain the constant."""
     constants = tuple(
         _exchanged(c, old, new) if isinstance(c, CodeType) else new if c == old else c
         for c in code.co_consts

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine of LMDeploy in a process of its own, as its server has it."""
+"""An engine of LMDeploy in a separate process, for its server."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dlinfer.framework.lmdeploy.sites import CHIPS, DEVICE_TYPE
 
 
 class Condition:
-    """LMDeploy's condition between the processes, which the other side ends as soon as it knows
-    what it waits for: on a busy machine before this side has let go.
+    """LMDeploy's condition between the processes. The other side destroys it as soon as it receives
+    the result, on a busy machine before this side has released it.
     """
 
     def __init__(self, condition: Any) -> None:
@@ -26,12 +26,12 @@ class Condition:
             self.condition.__exit__(None, None, None)
 
     def notify(self) -> None:
-        """Wakes the other side."""
+        """Wake the other side."""
         self.condition.notify()
 
 
 def engine(shared_dict: Any, condition: Any, **named: Any) -> None:
-    """What runs there: a new process does not know the device type yet."""
+    """Run the engine: a new process must register the device type first."""
     home: Any = importlib.import_module("lmdeploy.pytorch.engine.mp_engine.zmq_engine")
     stock = home.ZMQMPEngine._mp_proc
     kind = getattr(named.get("engine_config"), "device_type", "")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of LMDeploy says "cuda" on the way of a served token, by its releases: data only.
+"""The places in LMDeploy that name "cuda" on the path of a served token, by release: data only.
 
-Its engine calls every device "cuda" and leaves it to others to patch torch. Here LMDeploy's own
-functions are told the device instead; torch, and whatever else runs in the process, is not touched.
+Its engine calls every device "cuda" and relies on patches of torch. Here LMDeploy's own functions
+are patched instead; torch, and other code in the process, is unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AGENT = f"{ENGINE}.model_agent.agent"
 
 @dataclass(frozen=True)
 class Sites:
-    """Of one release: where the word stands, where `torch.cuda` is used, what takes a device type.
+    """The places in one release: constants, uses of `torch.cuda`, and uses of a device type.
 
     A name is `module:function` or `module:Class.method`.
     """
@@ -27,18 +27,18 @@ class Sites:
     words: tuple[str, ...]  # functions whose constant, or default, "cuda" is the device
     modules: tuple[str, ...]  # their global `torch` gets another `torch.cuda`
     to_device: str  # moves a value to the device by its method `cuda`
-    config: str  # the class that refuses a device type that it does not know
-    selector: str  # from a device type to a back end
+    config: str  # the class that refuses an unknown device type
+    selector: str  # from a device type to a backend
     batch_size: str  # the largest batch of a device type
-    bfloat16: str  # whether a device type has it
-    memory: str  # the device's free and whole memory
-    dtype: str  # from what the user asks for to the type of the weights
+    bfloat16: str  # whether a device type supports it
+    memory: str  # the device's free and total memory
+    dtype: str  # from the user's dtype to the type of the weights
     dispatcher: str  # its table of device types
     arguments: str  # the command line's `--device`
-    latent: str  # asks CUDA for its kernels when it reads the config of a model with such attention
-    checker: str  # tries torch on `self.device`; made before LMDeploy imports dlinfer
-    dist: str  # reads how many devices a config asks for
-    process: str  # the class whose `_mp_proc` is an engine in a process of its own
+    latent: str  # queries CUDA's kernels when it reads the config of a model with latent attention
+    checker: str  # tests torch on `self.device`; created before LMDeploy imports dlinfer
+    dist: str  # reads the number of devices of a config
+    process: str  # the class whose `_mp_proc` runs an engine in a separate process
 
 
 RELEASES: dict[str, Sites] = {
@@ -80,7 +80,7 @@ RELEASES: dict[str, Sites] = {
 }
 TESTED = tuple(RELEASES)
 
-# The model classes that the tests ran, by LMDeploy's names for them.
+# The tested model classes, by LMDeploy's names.
 MODELS = (
     "InternLM2ForCausalLM",
     "InternVLForConditionalGeneration",

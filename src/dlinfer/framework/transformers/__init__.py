@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers: the layers of models that are known, each by its class, its attention and batching.
+"""transformers: replacement of the layers of supported models, by class, attention and batching.
 
-The layers of one model get other `forward`s; the attention is a name in transformers' own registry
-that only this model's config asks for; the manager of continuous batching is this model's.
+Layers of one model get other `forward`s; the attention is a name in transformers' own registry that
+only this model's config selects; the manager of continuous batching belongs to this model.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from dlinfer.framework.transformers.layers import FAMILIES, Forward
 
 log = logging.getLogger("dlinfer")
 
-# An extra: not installed everywhere, so its types are not known.
+# An optional dependency: its types are unknown where it is not installed.
 transformers: Any = importlib.import_module("transformers")
 
-TESTED = ("5.17", "5.22")  # releases that the tests ran with
+TESTED = ("5.17", "5.22")  # tested releases
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
-SHAKEN = 4  # times what a rounding of the embeddings does: deep models in half types amplify it
-MOST = 0.2  # and this at most
+SHAKEN = 4  # factor on the effect of rounding the embeddings: deep models in half types amplify it
+MOST = 0.2  # upper limit
 
 
 def apply(model: Any, *, check: bool = True) -> Applied:
-    """See `dlinfer.apply`."""
+    """Use dlinfer's ops in a model; see `dlinfer.apply`."""
     if not transformers.__version__.startswith(TESTED):
         told = (
             "dlinfer is tested with transformers %s, not %s: the check decides whether it is used"
@@ -51,7 +51,8 @@ def apply(model: Any, *, check: bool = True) -> Applied:
         return applied
     try:
         difference = checked.difference()
-    except BaseException:  # an op that a strict vendor refuses, or whatever: the model is as it was
+    # an op that a strict vendor refuses, or any other error: the model is restored
+    except BaseException:
         applied.undo()
         raise
     allowed = TOLERANCE.get(model.dtype, 1e-4)
@@ -101,7 +102,7 @@ def _exchanged(model: Any, found: list[tuple[nn.Module, Forward]]) -> Applied:
 
 
 def _with_own_config(model: Any) -> Callable[[], None]:
-    """A model may share its config with others, whose attention must not change."""
+    """Copy a config that the model may share with others, whose attention must not change."""
     copied: dict[int, Any] = {}
     held = [(m, m.__dict__["config"]) for m in model.modules() if "config" in m.__dict__]
     for module, config in held:
@@ -115,7 +116,9 @@ def _with_own_config(model: Any) -> Callable[[], None]:
 
 
 def _saved_plain(model: Any) -> Callable[[], None]:
-    """safetensors takes no weights that lie [in, out], or between others: copies are saved."""
+    """Save copies of the weights: safetensors refuses weights in [in, out] layout, or parts of
+    others.
+    """
     stock = model.save_pretrained
 
     @functools.wraps(stock)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """transformers: attention by dlinfer's ops, as functions for its registry.
 
-Only a model whose config names them calls them. `attention` serves `generate`, over whatever cache
-the model keeps; `paged` serves continuous batching, over the blocks of its own cache.
+Only a model whose config names them calls them. `attention` is for `generate`, over any cache of
+the model; `paged` is for continuous batching, over the blocks of its own cache.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ masking: Any = importlib.import_module("transformers.masking_utils")
 stock: Any = importlib.import_module("transformers.integrations.sdpa_attention")
 
 NAME = "dlinfer"
-PAGED = "dlinfer_paged"  # has no mask in the registry of masks: none is made
+PAGED = "dlinfer_paged"  # not in the registry of masks, so that no mask is created
 
 
 def register() -> None:
-    """The names of the attentions, which change nothing for a config that does not have them."""
+    """Register the names of the attentions, which affects only configs that select them."""
     modeling.AttentionInterface.register(NAME, attention)
     modeling.AttentionInterface.register(PAGED, paged)
     masking.AttentionMaskInterface.register(NAME, masking.sdpa_mask)
@@ -44,7 +44,9 @@ def attention(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> Any:
-    """[batch, heads, tokens, size] as transformers has it; the result with tokens before heads."""
+    """Attend over [batch, heads, tokens, size], as in transformers; the result has tokens before
+    heads.
+    """
     if dropout or wants_gradients(query):
         return stock.sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs
@@ -66,7 +68,7 @@ def attention(
     return fused.dense_attention(q, k, v, attention_mask, seen, scale), None
 
 
-@functools.lru_cache(8)  # every layer asks for the same
+@functools.lru_cache(8)  # every layer requests the same
 def _rows(batch: int, keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
     table = torch.arange(batch, dtype=torch.int32, device=device)[:, None]
     return table, torch.full((batch,), keys, dtype=torch.int32, device=device)
@@ -79,10 +81,10 @@ def _bounds(batch: int, tokens: int, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class Step:
-    """What every layer of a group needs for one forward pass, worked out by the first of them."""
+    """The common data of a group's layers for one forward pass, computed by the first of them."""
 
-    slots: Tensor  # where the new keys and values go; negative: nowhere
-    table: Tensor | None  # which block holds which part of a sequence; none: nothing is cached yet
+    slots: Tensor  # slots of the new keys and values; negative: not written
+    table: Tensor | None  # blocks of each sequence; None: nothing is cached yet
     lengths: Tensor  # of the sequences' keys
     longest: int
 
@@ -96,11 +98,11 @@ def paged(
     cache: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Writes the new keys and values to the cache's blocks, and attends over the blocks."""
+    """Write the new keys and values to the cache's blocks, and attend over the blocks."""
     if cache is None:  # of a tower without a cache, as for images
         return attention(module, query, key, value, attention_mask, **kwargs)
     group = group_of(cache, module.layer_idx)
-    for name in ("max_length_q", "max_length_k"):  # as they are called since 5.20
+    for name in ("max_length_q", "max_length_k"):  # their names since 5.20
         kwargs.setdefault(name, kwargs.get(name.replace("length", "seqlen")))
     if group.layer_type != "full_attention":
         return _sliding(module, query, key, value, cache, **kwargs)
@@ -134,7 +136,7 @@ def paged(
 
 
 def group_of(cache: Any, layer: int) -> Any:
-    """The layers that share block tables with one, as the cache has them."""
+    """Return the layers that share block tables with a layer."""
     if hasattr(cache, "layer_to_allocator"):
         return cache.layer_to_allocator[layer]
     index, _ = cache.layer_index_to_group_indices[layer]
@@ -145,7 +147,7 @@ def group_of(cache: Any, layer: int) -> Any:
 
 
 class Group:
-    """Before 5.20 a cache has no object for a group of layers: what one would tell."""
+    """A group of layers, for which releases before 5.20 have no object."""
 
     def __init__(self, cache: Any, index: int) -> None:
         places = cache.layer_index_to_group_indices
@@ -162,7 +164,7 @@ class Group:
         self.dlinfer_step: Step | None = None
 
     def get_cache_for_block_table(self, layer: int) -> tuple[Tensor, Tensor]:
-        """The blocks of a layer's keys and values."""
+        """Return the blocks of a layer's keys and values."""
         found: tuple[Tensor, Tensor] = self.caches[layer]
         return found
 
@@ -171,7 +173,7 @@ def _step(group: Any, kwargs: dict[str, Any]) -> Step:
     bounds = _of(group, kwargs["cu_seq_lens_k"])
     size, lengths = group.tokens_per_page, bounds.diff()
     given = kwargs.get("block_table")
-    if given is not None:  # one new token for each row; a row that pads has length 0
+    if given is not None:  # one new token for each row; a padding row has length 0
         table = given[group.index]
         last = (lengths - 1).clamp_min(0)
         block = table.gather(1, (last // size)[:, None].long())[:, 0]
@@ -188,16 +190,16 @@ def _step(group: Any, kwargs: dict[str, Any]) -> Step:
 
 
 def _of(group: Any, given: Any) -> Any:
-    """What is given for each kind of attention, or once."""
+    """Return the value for a kind of attention, or the common value."""
     return given[group.layer_type] if isinstance(given, dict) else given
 
 
 def _sliding(
     module: Any, query: Tensor, key: Tensor, value: Tensor, cache: Any, **kwargs: Any
 ) -> Any:
-    """Over the last keys only, which the cache gathers: it writes them in a ring."""
+    """Attend over the last keys only, which the cache gathers from a ring buffer."""
     group, q = group_of(cache, module.layer_idx), query[0].transpose(0, 1)
-    if isinstance(group, Group):  # it takes the indices, and gives tokens first
+    if isinstance(group, Group):  # it takes the indices, and returns tokens first
         indices = {name: kwargs[name] for name in ("read_index", "write_index")}
         k, v = cache.update(key, value, module.layer_idx, **indices)
     else:

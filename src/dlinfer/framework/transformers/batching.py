@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """transformers: continuous batching (`generate_batch`) with dlinfer's paged attention.
 
-The manager that a model makes for itself is replaced in that model only. It asks for block tables,
-which transformers keeps for flash attention, and needs no mask.
+The manager that a model creates for itself is replaced in that model only. It requests block
+tables, which transformers keeps for flash attention, and needs no mask.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ initialization: Any = importlib.import_module(
 
 
 def apply(model: Any) -> Callable[[], None]:
-    """Gives a model the manager; the result takes it back."""
+    """Replace a model's manager; the returned function restores it."""
     model.destroy_cached_continuous_batching_manager()
     model.init_continuous_batching = functools.partial(manager_of, model)
 
@@ -45,7 +45,7 @@ def manager_of(
     continuous_batching_config: Any = None,
     workload_hints: Any = None,
 ) -> Any:
-    """As `init_continuous_batching` of transformers."""
+    """Create the manager, as `init_continuous_batching` of transformers does."""
     found = getattr(model, "_cached_continuous_batching_manager", None)
     if found is not None:
         found.switch_to_cb_friendly_attn(model)
@@ -58,7 +58,7 @@ def manager_of(
 
 
 class Manager(batching.ContinuousBatchingManager):  # type: ignore[misc]
-    """transformers' manager, with our attention."""
+    """transformers' manager, with dlinfer's attention."""
 
     def __init__(self, model: Any, generation_config: Any, config: Any, hints: Any) -> None:
         super().__init__(model, generation_config, config, hints)
@@ -70,7 +70,7 @@ class Manager(batching.ContinuousBatchingManager):  # type: ignore[misc]
             self.continuous_batching_config.max_blocks_per_request = blocks
 
     def switch_to_cb_friendly_attn(self, model: Any, auto_switch_to_flash: bool = True) -> None:
-        """To our paged attention; `stop` takes it back."""
+        """Switch to dlinfer's paged attention; `stop` restores the previous one."""
         del auto_switch_to_flash
         before = model.config._attn_implementation
         if before != PAGED:
@@ -78,7 +78,7 @@ class Manager(batching.ContinuousBatchingManager):  # type: ignore[misc]
             self._original_attn_impl = before
 
     def _handle_critical_error(self, error: Exception, batch_processor: Any) -> None:
-        """What the requests are told: that the cache is too small, where it is."""
+        """Report to the requests that the cache is too small, if it is."""
         cache = None if batch_processor is None else batch_processor.cache
         if cache is not None and "can be scheduled" in str(error):
             told = DeeplinkError(
@@ -92,7 +92,7 @@ class Manager(batching.ContinuousBatchingManager):  # type: ignore[misc]
 
 
 def _takes_block_tables(config: Any) -> bool:
-    """Where every layer attends to everything."""
+    """Whether every layer attends to all keys."""
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
         return getattr(config, "sliding_window", None) is None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """transformers: the cache of `generate`, grown in place instead of copied for each token.
 
-A layer of transformers' own cache joins the old keys and the new ones to a new tensor. Here they
-lie in a room with places to spare. Whoever holds the keys of a step before never sees a change.
+A layer of transformers' own cache concatenates the old keys and the new ones to a new tensor. Here
+they are in a buffer with spare places. The keys of an earlier step are never overwritten.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from torch import Tensor
 
 caches: Any = importlib.import_module("transformers.cache_utils")
 
-SPARE = 32  # places at least; otherwise a quarter of those in use
+SPARE = 32  # minimum of spare places; otherwise a quarter of those in use
 _ROOM = "_dlinfer_room"
 
 
 @dataclass
 class Room:
-    """Memory of one layer's keys or values; the first `used` places are somebody's."""
+    """Memory of one layer's keys or values; the first `used` places are in use."""
 
     memory: Tensor  # [batch, heads, places, size]
     used: int
 
     def takes(self, held: Tensor, more: int) -> bool:
-        """Whether `held` is all that is in use, and so many places are free after it."""
+        """Whether `held` is all that is in use, followed by enough free places."""
         length = held.shape[2]
         same = held.data_ptr() == self.memory.data_ptr() and held.shape[:2] == self.memory.shape[:2]
         free = self.used == length and length + more <= self.memory.shape[2]
@@ -36,7 +36,9 @@ class Room:
 
 
 def extended(cache: Any, key: Tensor, value: Tensor, index: int) -> tuple[Tensor, Tensor]:
-    """As `cache.update`: all keys and values of a layer, the new ones last."""
+    """Extend the cache as `cache.update` does: return all keys and values of a layer,
+    the new last.
+    """
     layer = _layer(cache, index)
     if layer is None or key.shape[0] != layer.keys.shape[0]:
         found: tuple[Tensor, Tensor] = cache.update(key, value, index)
@@ -48,7 +50,7 @@ def extended(cache: Any, key: Tensor, value: Tensor, index: int) -> tuple[Tensor
 
 
 def _layer(cache: Any, index: int) -> Any:
-    """A layer that holds keys already and does nothing but join; None: `update` is asked."""
+    """Return a layer that has keys and only concatenates; None: `update` must be called."""
     if type(cache) is not caches.DynamicCache or cache.offloading or len(cache.layers) <= index:
         return None
     layer = cache.layers[index]

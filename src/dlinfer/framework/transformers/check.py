@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers: a model before and after, on random input.
+"""transformers: comparison of a model before and after, on random input.
 
-Where two experts are nearly as good for a token, the last bit decides between them, and everything
-after it: so routers are compared by themselves, and the rest with the experts of the first run.
+Where two experts are nearly equal for a token, the last bit decides between them, and so all later
+results: therefore routers are compared separately, and the rest with the experts of the first run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Routed = tuple[Tensor, Tensor, Tensor]  # logits, weights, experts
 
 
 class Check:
-    """What a model makes of random input, kept; then how far it is off from that."""
+    """The outputs of a model for random input, and its later difference from them."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -27,13 +27,13 @@ class Check:
             self.before = _outputs(model, self.routing)
 
     def difference(self) -> float:
-        """The largest: of the logits, of what looks at images, and of routers."""
+        """Return the largest difference: of the logits, of image towers, and of routers."""
         with self.routing.replayed() as routers:
             found = _outputs(self.model, self.routing)
         return max([*map(_difference, found, self.before), *routers])
 
     def rounding(self) -> float:
-        """What becomes of the logits when embeddings are off by their last bit."""
+        """Return the change of the logits when embeddings change in their last bit."""
         generator = torch.Generator().manual_seed(0)
 
         def shake(module: nn.Module, args: Any, made: Tensor) -> Tensor:
@@ -49,18 +49,18 @@ class Check:
 
 
 class Routing:
-    """The routers of a model, and what each of them gave, call by call."""
+    """The routers of a model, and their results, call by call."""
 
     def __init__(self, model: Any) -> None:
         self.routers = [
             m for m in model.modules() if type(m).__name__.lower().endswith("topkrouter")
         ]
         self.kept: dict[nn.Module, list[Routed]] = {router: [] for router in self.routers}
-        self.counted: Tensor | None = None  # of the tokens now; what padding becomes is nobody's
+        self.counted: Tensor | None = None  # of the tokens that count; padding does not
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Keeps what they give."""
+        """Record the routers' results."""
 
         def keep(router: nn.Module, args: Any, routed: Routed) -> None:
             self.kept[router].append(routed)
@@ -70,7 +70,9 @@ class Routing:
 
     @contextmanager
     def replayed(self) -> Iterator[list[float]]:
-        """They give what was kept; how far off they were themselves is in the list."""
+        """Replace the routers' results by the recorded ones; yield the list of their
+        differences.
+        """
         left = {router: iter(kept) for router, kept in self.kept.items()}
         off: list[float] = []
 
@@ -93,7 +95,7 @@ class Routing:
 
 
 def _routed_off(found: Routed, expected: Routed, counted: Tensor | None) -> float:
-    """Of logits; and of weights, for tokens that have the same experts: half of them at least."""
+    """Compare logits; and weights, for tokens with equal experts: at least half of them."""
     rows = slice(None) if counted is None else counted
     logits, *rest = (t.reshape(-1, t.shape[-1])[rows] for t in found)
     wanted, *others = (t.reshape(-1, t.shape[-1])[rows] for t in expected)
@@ -110,7 +112,7 @@ def _routed_off(found: Routed, expected: Routed, counted: Tensor | None) -> floa
 
 @torch.no_grad()
 def _outputs(model: Any, routing: Routing) -> list[Tensor]:
-    """What the model, and what looks at images in it, makes of random input."""
+    """Run the model, and image towers in it, on random input."""
     with _as_new(model):
         seen = [VISION[name](m) for m in model.modules() if (name := type(m).__name__) in VISION]
         return [_logits(model, routing), *seen]
@@ -118,7 +120,9 @@ def _outputs(model: Any, routing: Routing) -> list[Tensor]:
 
 @contextmanager
 def _as_new(model: Any) -> Iterator[None]:
-    """Not in training, and without what Qwen2-VL keeps of the images of its last call."""
+    """Leave training mode, and remove the state that Qwen2-VL keeps of the images of
+    its last call.
+    """
     training = model.training
     kept = [(m, m.rope_deltas) for m in model.modules() if "rope_deltas" in m.__dict__]
     model.eval()
@@ -133,7 +137,9 @@ def _as_new(model: Any) -> Iterator[None]:
 
 
 def _logits(model: Any, routing: Routing) -> Tensor:
-    """Of random tokens: two rows, one of them padded, and then one token more with the cache."""
+    """Compute logits of random tokens: two rows, one padded, and then one more token with the
+    cache.
+    """
     generator = torch.Generator().manual_seed(0)
     size = model.get_input_embeddings().weight.shape[0]
     images = getattr(model.config, "image_token_id", None)
@@ -175,7 +181,7 @@ def _last_hidden(result: Any) -> Tensor:
     return hidden.float()
 
 
-# Towers that look at images, and how one is run: their attention and products change, too.
+# Image towers, and how to run each: their attention and products change, too.
 VISION: dict[str, Callable[[Any], Tensor]] = {
     "InternVLVisionModel": _internvl_image,
     "Qwen2VisionTransformerPretrainedModel": _qwen2_vl_image,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers: what the layers of the models that are known do, each class by one of these.
+"""transformers: the new `forward`s of the supported models' layers, by class.
 
-A layer's `forward` is exchanged in one module only. Where gradients are wanted it does as it did.
+A layer's `forward` is replaced in one module only. Where gradients are required it runs unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from dlinfer import fused, weights
 from dlinfer.framework.transformers import cache
 
-# An extra: not installed everywhere, so its types are not known.
+# An optional dependency: its types are unknown where it is not installed.
 modeling: Any = importlib.import_module("transformers.modeling_utils")
 stock: Any = importlib.import_module("transformers.integrations.sdpa_attention")
 
@@ -34,7 +34,8 @@ class Merged:
         self.places: list[tuple[Any, str]] = [
             (part._parameters, name) for name in self.names for part in parts
         ]
-        self.held: list[Tensor] = []  # kept, so that nothing else comes to lie at their addresses
+        # keeps the memory, so that no other tensor gets these addresses
+        self.held: list[Tensor] = []
         self.addresses: list[int] = []
 
     def __call__(self, x: Tensor) -> Any:
@@ -45,7 +46,7 @@ class Merged:
     def _addresses(self) -> list[int]:
         return [parameters[name].data_ptr() for parameters, name in self.places]
 
-    @torch.inference_mode(False)  # whoever trains or saves the model later has plain tensors
+    @torch.inference_mode(False)  # for later training or saving the model needs plain tensors
     @torch.no_grad()
     def _merge(self) -> None:
         self.held = []
@@ -67,32 +68,32 @@ def _merged(module: Any, *names: str) -> Merged:
 
 
 def part(modules: Iterable[nn.Module]) -> None:
-    """Forgets the merged weights of layers."""
+    """Invalidate the merged weights of layers."""
     for module in modules:
         module.__dict__.pop("_dlinfer_merged", None)
 
 
 def wants_gradients(x: Tensor) -> bool:
-    """Whether the ops, which have none, cannot be used."""
+    """Whether gradients are required, which the ops lack."""
     return torch.is_grad_enabled() and x.requires_grad
 
 
 def norm(self: Any, hidden_states: Tensor) -> Any:
-    """`rms_norm`."""
+    """Replacement of a norm, by `rms_norm`."""
     if wants_gradients(hidden_states):
         return type(self).forward(self, hidden_states)
     return fused.rms_norm(hidden_states, self.weight, self.variance_epsilon)
 
 
 def product(self: Any, input: Tensor) -> Any:
-    """`linear`."""
+    """Replacement of a linear layer, by `linear`."""
     if torch.is_grad_enabled():
         return F.linear(input, self.weight, self.bias)
     return fused.linear(input, self.weight, self.bias)
 
 
 def mlp(self: Any, x: Tensor) -> Any:
-    """One product for the gate and what it gates, then `silu_and_mul`."""
+    """Replacement of an MLP: one product for both halves, then `silu_and_mul`."""
     if wants_gradients(x):
         return type(self).forward(self, x)
     both = _merged(self, "gate_proj", "up_proj")(x)
@@ -107,7 +108,10 @@ def self_attention(
     past_key_values: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """One product for queries, keys and values, `rotary`, and the attention of the config."""
+    """Replacement of attention: one product for queries, keys and values, `rotary`, and the
+    attention
+    of the config.
+    """
     if wants_gradients(hidden_states):
         given = {"attention_mask": attention_mask, "past_key_values": past_key_values, **kwargs}
         turned = {"position_embeddings": position_embeddings}
@@ -139,12 +143,12 @@ def self_attention(
 
 @dataclass(frozen=True)
 class Shape:
-    """What a layer of attention has, looked up once: a config takes its time to answer."""
+    """The sizes of a layer of attention, cached: reading a config is slow."""
 
     size: int  # of a head
     heads: tuple[int, int, int]  # of queries, keys and values
-    normed: bool  # queries and keys are
-    window: int | None  # how many keys are seen, to and with a query's own
+    normed: bool  # whether queries and keys are normalised
+    window: int | None  # number of visible keys, to and with a query's own
 
 
 def _shape(module: Any) -> Shape:
@@ -159,7 +163,7 @@ def _shape(module: Any) -> Shape:
 
 
 def layer(self: Any, hidden_states: Tensor, **kwargs: Any) -> Any:
-    """`add_rms_norm` between attention and the rest."""
+    """Replacement of a decoder layer, with `add_rms_norm` between attention and MLP."""
     after = self.post_attention_layernorm
     if wants_gradients(hidden_states) or after._forward_hooks or after._forward_pre_hooks:
         return type(self).forward(self, hidden_states, **kwargs)
@@ -171,19 +175,19 @@ def layer(self: Any, hidden_states: Tensor, **kwargs: Any) -> Any:
 
 
 def experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Any:
-    """`fused_moe`."""
+    """Replacement of experts, by `fused_moe`."""
     if wants_gradients(hidden_states):
         return type(self).forward(self, hidden_states, top_k_index, top_k_weights)
-    shares = top_k_weights.float()  # as `moe_gating` gives them, and kernels take them
+    shares = top_k_weights.float()  # the type of `moe_gating`'s results, which kernels expect
     return fused.fused_moe(hidden_states, self.gate_up_proj, self.down_proj, shares, top_k_index)
 
 
 def router(self: Any, hidden_states: Tensor) -> Any:
-    """A product and `moe_gating`."""
+    """Replacement of a router: a product and `moe_gating`."""
     if wants_gradients(hidden_states):
         return type(self).forward(self, hidden_states)
     logits = fused.linear(hidden_states.reshape(-1, self.hidden_dim), self.weight)
-    summed = bool(getattr(self, "norm_topk_prob", True))  # a class without it always does
+    summed = bool(getattr(self, "norm_topk_prob", True))  # a class without it always normalises
     shares, chosen = fused.moe_gating(logits, self.top_k, summed)
     kept = shares if not hasattr(self, "norm_topk_prob") else shares.to(logits.dtype)
     return logits, kept, chosen
@@ -201,7 +205,7 @@ _LATENT: dict[str, Forward] = {**_NORM_AND_LAYER, "MLP": mlp, "Experts": experts
 FAMILIES: dict[str, dict[str, Forward]] = {
     "Llama": _PLAIN,
     "Mistral": _PLAIN,
-    "Qwen2": _PLAIN,  # its MLP is Qwen2VL's, too
+    "Qwen2": _PLAIN,  # also the MLP of Qwen2VL
     "Qwen3": _PLAIN,
     "Mixtral": {kind: forward for kind, forward in _MOE.items() if kind != "MLP"},
     "Qwen2Moe": _MOE,
@@ -218,7 +222,7 @@ FORWARDS: dict[str, Forward] = {
 
 
 def forward_of(module: nn.Module) -> Forward | None:
-    """What a layer of a known class gets; None for others, and where something was put into it."""
+    """Return the new `forward` of a supported layer; None for others, and for modified layers."""
     found = FORWARDS.get(type(module).__name__)
     if found is None or not type(module).__module__.startswith("transformers.models."):
         return None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM with dlinfer's ops: a plugin that vLLM loads in each of its processes.
 
-It does nothing unless DLINFER_VLLM asks for it. Then, once they are checked, RMSNorm and SiluAndMul
-are ours, by vLLM's own registry of layers, and so is its CPU attention where it is causal and
-plain; the rest stays vLLM's.
+It has no effect unless DLINFER_VLLM is set. Then, after a check, RMSNorm and SiluAndMul are
+dlinfer's, by vLLM's own registry of layers, and so is its CPU attention where it is causal and
+plain; all else stays vLLM's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TESTED = ("0.32",)
 
 
 def register() -> None:
-    """The entry point of the group `vllm.general_plugins`."""
+    """Register dlinfer; the entry point of the group `vllm.general_plugins`."""
     if not settings.DLINFER_VLLM.get():
         return
     version = _version()

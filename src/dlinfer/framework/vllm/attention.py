@@ -14,7 +14,7 @@ stock: Any = importlib.import_module("vllm.v1.attention.backends.cpu_attn")
 
 
 class Attention(stock.CPUAttentionBackendImpl):  # type: ignore[misc]
-    """Causal attention of a decoder; anything more is left to vLLM's own."""
+    """Causal attention of a decoder; all other kinds are left to vLLM's own."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -30,7 +30,7 @@ class Attention(stock.CPUAttentionBackendImpl):  # type: ignore[misc]
     def do_kv_cache_update(
         self, layer: Any, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor
     ) -> None:
-        """New keys and values to their slots."""
+        """Write new keys and values to their slots."""
         if not self.ours:
             super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
             return
@@ -49,7 +49,7 @@ class Attention(stock.CPUAttentionBackendImpl):  # type: ignore[misc]
         *rest: Any,
         **named: Any,
     ) -> Any:
-        """Over the cache, which holds the new tokens already."""
+        """Attend over the cache, which holds the new tokens already."""
         if not self.ours or attn_metadata is None:
             given = (query, key, value, kv_cache, attn_metadata, output)
             return super().forward(layer, *given, *rest, **named)
@@ -68,16 +68,18 @@ class Attention(stock.CPUAttentionBackendImpl):  # type: ignore[misc]
 
 
 def _halves(kv_cache: Tensor) -> tuple[Tensor, Tensor]:
-    """[blocks, heads, places, 2 * size] as two of [blocks, places, heads, size], in place."""
+    """View [blocks, heads, places, 2 * size] as two of [blocks, places, heads, size], without a
+    copy.
+    """
     size = kv_cache.shape[-1] // 2
     shown = kv_cache.permute(0, 2, 1, 3)
     return shown[..., :size], shown[..., size:]
 
 
 class Backend(stock.CPUAttentionBackend):  # type: ignore[misc]
-    """As vLLM asks for it."""
+    """The backend under vLLM's interface."""
 
     @staticmethod
     def get_impl_cls() -> Any:
-        """The class of its layers."""
+        """Return the class of its layers."""
         return Attention

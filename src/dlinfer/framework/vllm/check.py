@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The self-check: what vLLM's layers and attention become, against plain torch, on random input."""
+"""The self-check: compare vLLM's layers and attention on dlinfer's ops with plain torch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch.nn import functional as F
 from deeplink.errors import DeeplinkError
 
 ALLOWED = 1e-4  # of the largest result; in float32
-BLOCK, HEADS, SHARED, SIZE, LENGTH = 16, 4, 2, 32, 19  # one block, and the next begun
+BLOCK, HEADS, SHARED, SIZE, LENGTH = 16, 4, 2, 32, 19  # one block, and part of the next
 EPSILON = 1e-6
 
 
 def check(norm: Any, gate: Any, attention: Any) -> None:
-    """An error that says which class computes something else."""
+    """Raise an error that names the classes with other results."""
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         torch.manual_seed(0)
         found = {**_norm(norm), "gate": _gate(gate), **_attention(attention)}
@@ -38,7 +38,9 @@ def _off(found: Tensor, expected: Tensor) -> float:
 
 
 def _norm(kind: Any) -> dict[str, float]:
-    """A layer is made with vLLM's config, which is not there yet: what `forward` needs of one."""
+    """Check a norm. A layer needs vLLM's config, which does not exist yet: use its
+    `forward` alone.
+    """
     x, residual, weight = torch.randn(3, 64), torch.randn(3, 64), torch.randn(64)
     layer = SimpleNamespace(
         weight=weight, variance_epsilon=EPSILON, has_weight=True, variance_size_override=None
@@ -57,7 +59,9 @@ def _gate(kind: Any) -> float:
 
 
 def _attention(kind: Any) -> dict[str, float]:
-    """A prompt, then one token more, over a cache as vLLM's: by heads, keys beside values."""
+    """Check a prompt, then one more token, over a cache like vLLM's: by heads, keys
+    next to values.
+    """
     layer: Any = object.__new__(kind)
     layer.ours, layer.scale = True, SIZE**-0.5
     cache = torch.full((4, SHARED, BLOCK, 2 * SIZE), torch.nan)

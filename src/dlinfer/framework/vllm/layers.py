@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's layers that are dlinfer's ops, in the place that vLLM keeps for others' layers."""
+"""vLLM's layers by dlinfer's ops, for vLLM's registry of replacement layers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ registry: Any = importlib.import_module("vllm.model_executor.custom_op")
 
 
 class Norm(norms.RMSNorm):  # type: ignore[misc]
-    """`rms_norm`, `add_rms_norm`."""
+    """A norm by `rms_norm` and `add_rms_norm`."""
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
-        """The sum with the residual is the second result, where there is one."""
+        """Return the norm; with a residual also its sum with the residual."""
         whole = getattr(self, "variance_size_override", None) is None and self.has_weight
         if not whole:
             return super().forward(x, residual)
@@ -29,15 +29,15 @@ class Norm(norms.RMSNorm):  # type: ignore[misc]
 
 
 class Gate(gates.SiluAndMul):  # type: ignore[misc]
-    """`silu_and_mul`."""
+    """An activation by `silu_and_mul`."""
 
     def forward(self, x: Tensor) -> Any:
-        """silu(first half) * second half."""
+        """Return silu(first half) * second half."""
         return fused.silu_and_mul(x)
 
 
 def register() -> None:
-    """From now on vLLM makes these where a model asks for its own; a second time is the first."""
+    """Let vLLM create these layers in place of its own; idempotent."""
     for kind, ours in ((norms.RMSNorm, Norm), (gates.SiluAndMul, Gate)):
         if registry.op_registry_oot.get(kind.__name__) is not ours:
             kind.register_oot(ours)
