@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The purpose of each setting and its key in deeplink.toml, in the order of docs/reference/settings.md.
+"""The purpose of each setting and its key in deeplink.toml, in the order of the reference page.
 
 A setting is in exactly one group. Its key is "" where no file can set it: it is needed before a
 file is read, or only for a single run.
