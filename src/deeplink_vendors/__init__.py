@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One folder per vendor. Nobody imports this package: entry points do."""
+"""One folder per vendor. No module imports this package: entry points do."""

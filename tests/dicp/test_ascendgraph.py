@@ -88,8 +88,8 @@ def test_the_bytes_of_a_graph_are_those_of_protocol_buffers() -> None:
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "type": ({"type": "Addd"}, "no prototype of that name"),
-    "input": ({"inputs": ("Data:0", "Dato:0")}, "input Dato:0 is not made before it"),
-    "number": ({"inputs": ("Data:0", "Data:1")}, "input Data:1 is not made before it"),
+    "input": ({"inputs": ("Data:0", "Dato:0")}, "input Dato:0 is not defined before it"),
+    "number": ({"inputs": ("Data:0", "Data:1")}, "input Data:1 is not defined before it"),
     "names": (
         {"input_descs": (Desc("x2", torch.float32), Desc("x1", torch.float32))},
         "the prototype has",

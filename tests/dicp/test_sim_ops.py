@@ -76,7 +76,7 @@ def test_what_is_emitted_is_right_in_every_type_by_the_table() -> None:
     rows = [row for row in levels.kept() if row.backend in SIMULATED]
     assert [row for row in rows if row.right != row.emitted] == []
     short = [row.overload for row in rows if row.emitted != " ".join(DTYPES)]
-    assert set(short) <= {"aten.max_pool2d_with_indices.default"}  # asked for places by its calls
+    assert set(short) <= {"aten.max_pool2d_with_indices.default"}  # its calls use the indices
 
 
 def test_the_page_is_current(generator: ModuleType) -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused ops by torch_mlu_ops, the library that Cambricon ships beside torch_mlu: mapped arguments.
+"""Fused ops by torch_mlu_ops, the library that Cambricon ships with torch_mlu: arguments are
+mapped.
 
-Its calls as they are publicly known of release 1; none was at hand to check them. What is not here
-runs by its reference.
+Its calls follow the public documentation of release 1; they are not verified on the library itself.
+Missing ops run by their reference.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def _same(*tensors: Tensor) -> bool:
 def _norm(
     x: Tensor, residual: Tensor | None, weight: Tensor, eps: float
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """fused_rms_norm(input, residual, gamma, beta, bias, eps, also the sum)."""
+    """Call fused_rms_norm(input, residual, gamma, beta, bias, eps, also the sum)."""
     shape, size = x.shape, x.shape[-1]
     given = [t if t is None else t.reshape(-1, size).contiguous() for t in (x, residual)]
     made = tmo.fused_rms_norm(*given, weight, None, None, eps, residual is not None)
@@ -52,7 +53,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Any
 
 
 def _gated(x: Tensor, mode: str) -> Tensor:
-    """active(input, mode, gated): the gate is the first half."""
+    """Call active(input, mode, gated): the gate is the first half."""
     made: Tensor = tmo.active(x.reshape(-1, x.shape[-1]).contiguous(), mode, True)
     return made.view(*x.shape[:-1], x.shape[-1] // 2)
 
@@ -71,7 +72,7 @@ def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
 def rotary(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """apply_rotary of one sequence, by a table of angles whose row n is token n's."""
+    """Call apply_rotary for one sequence, with a table of angles whose row n is token n's."""
     tokens, turned = cos.shape
     bounds = torch.tensor([0, tokens], dtype=torch.int32, device=q.device)
     places = torch.arange(tokens, dtype=torch.int32, device=q.device)
@@ -84,7 +85,7 @@ def rotary(
             places,
             bounds,
             interleaved,
-            True,  # each token has its place
+            True,  # each token has its position
             False,  # no angles by length
             tokens,
         )
@@ -94,7 +95,7 @@ def rotary(
 
 
 def _by_head(cache: Tensor) -> Tensor:
-    """[blocks, heads, places, size], as it lies in memory."""
+    """Permute to [blocks, heads, positions, size], without a copy."""
     return cache.transpose(1, 2)
 
 
@@ -121,7 +122,7 @@ def fill_kv_cache(
     k_zeros: Tensor | None = None,
     v_zeros: Tensor | None = None,
 ) -> None:
-    """reshape_paged_cache; rows whose slot is negative are left out before."""
+    """Call reshape_paged_cache; rows with a negative slot are removed first."""
     kept = slots >= 0
     rows = [t[kept].contiguous() for t in (k, v)]
     if rows[0].shape[0]:
@@ -129,7 +130,7 @@ def fill_kv_cache(
 
 
 def _seen(window: int, causal: bool) -> tuple[int, int]:
-    """The keys before a query and after it, without its own; -1 is all."""
+    """Return the numbers of visible keys before and after a query, without its own; -1 is all."""
     before = window - 1 if window else -1
     return before, -1 if causal or not window else before
 
@@ -166,7 +167,7 @@ def prefill_attention(
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
 ) -> Tensor:
-    """flash_attention writes its result into what is given; tokens of no sequence stay zero."""
+    """Call flash_attention, which writes into its argument; tokens of no sequence stay zero."""
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)
     tmo.flash_attention(
         q.contiguous(),
@@ -219,7 +220,7 @@ def paged_decode_attention(
     k_zeros: Tensor | None = None,
     v_zeros: Tensor | None = None,
 ) -> Tensor:
-    """single_query_cached_kv_attn, q [rows, 1, heads, size]; a row of length 0 stays zero."""
+    """Call single_query_cached_kv_attn, q [rows, 1, heads, size]; a row of length 0 stays zero."""
     out = torch.zeros_like(q[:, None], memory_format=torch.contiguous_format)
     tmo.single_query_cached_kv_attn(
         q[:, None].contiguous(),
@@ -240,6 +241,6 @@ def paged_decode_attention(
 
 @limited(lambda x, weight, group: _same(x, weight) and not group)
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, group: str = "") -> Tensor:
-    """matmul(a, b, bias): b lies as a layer's weight does."""
+    """Call matmul(a, b, bias), with b in the layout of a layer's weight."""
     made: Tensor = tmo.matmul(x.reshape(-1, x.shape[-1]).contiguous(), weight.contiguous(), bias)
     return made.view(*x.shape[:-1], -1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain CPU: no device at all, for code that should run anywhere."""
+"""Plain CPU: no device, for code that should run anywhere."""
 
 from deeplink.vendor import Vendor
 

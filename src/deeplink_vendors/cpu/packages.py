@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compilers that are Python packages: which version is here, or how to get it."""
+"""Compilers that are Python packages: the installed version, or how to install it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from deeplink.errors import MissingCompilerError
 
 
 def version_of(extra: str, *packages: str) -> Callable[[], str]:
-    """A function that gives the versions of packages, or says which extra brings them."""
+    """Return a function that returns the versions of packages, or raises with the
+    extra to install.
+    """
 
     def version() -> str:
         try:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's devices, as torch itself serves them."""
+"""NVIDIA's devices, through torch itself."""
 
 from deeplink.errors import VendorUnavailable
 from deeplink.vendor import Vendor
 
 
 def is_available() -> bool:
-    """Asks how many devices there are; makes no context on any of them."""
-    import torch  # heavy, and only needed here
+    """Query the number of devices, without creating a context on any of them."""
+    import torch  # imported on demand: slow
 
     if not torch.backends.cuda.is_built():
         raise VendorUnavailable("this torch build has no CUDA")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""inductorgraph: torch's own inductor with our passes inside, for CUDA and for training.
+"""inductorgraph: torch's own inductor with dicp's passes inside, for CUDA and for training.
 
-The passes go in by inductor's hook, so that forward and backward are compiled together, with the
-strides that inductor agreed on with itself.
+The passes are added by inductor's hook, so that forward and backward are compiled together, with
+the strides that inductor determined.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dicp.entry import Backend
 def compile_whole(
     gm: fx.GraphModule, inputs: Sequence[Any], options: Options
 ) -> Callable[..., Any]:
-    """What inductor makes of dynamo's graph."""
+    """Compile dynamo's graph with inductor."""
     training = wants_gradients(inputs)
     record = report.begin(backend.name, "training" if training else "inference")
     calls = [node for node in gm.graph.nodes if node.op not in ("placeholder", "output")]
@@ -64,7 +64,9 @@ def _packed(
     options: Options,
     record: report.Record,
 ) -> Callable[..., Any]:
-    """Inference on the CPU: weights of linears laid out and joined for their products."""
+    """Compile inference on the CPU with weights of linears laid out and joined for
+    their products.
+    """
     weights = torch_internals.parameters(gm) if options.freeze else {}
     key, changing = (
         inductor_library.key(gm, backend, options, weights, given),
@@ -89,7 +91,7 @@ def _compiled(
     weights: Mapping[int, Tensor],
     key: str | None,
 ) -> tuple[Callable[..., Any], Packs]:
-    """What inductor makes of a graph with packed weights; it is kept under a key."""
+    """Compile a graph with packed weights by inductor, and store it under a key."""
     torch_internals.check_cpp()
     packing, changing = Packing(gm, weights, _few_rows), torch_internals.sizes(gm)
     watch = None if packing.lacks else inductor_library.watch(key, packing.gm, backend)
@@ -109,7 +111,7 @@ def _unboxed(call: Callable[[list[Any]], list[Any]]) -> Callable[..., Any]:
 
 
 def _few_rows() -> Any:
-    """The op of few rows, where the CPU's fused kernels have it; they are built once."""
+    """Return the op of few rows if the CPU's fused kernels have it; they are built once."""
     from dlinfer import kernels
 
     kernels.served("cpu")
@@ -118,12 +120,11 @@ def _few_rows() -> Any:
 
 
 def patches(inputs: Sequence[Any], training: bool, options: Options) -> dict[str, Any]:
-    """Inductor's settings for a graph: on CUDA its graphs, but for training with sizes that change,
-    where each recording would hold all that backward needs; on the CPU a wrapper in C++ for
-    inference.
+    """Return inductor's settings for a graph.
 
-    Layouts are inductor's own choice: NHWC by force gained nothing on an H200
-    (docs/reference/measurements/compile.md).
+    On CUDA its graphs, but for training with changing sizes, where each recording would hold all
+    that backward needs; on the CPU a wrapper in C++ for inference. Layouts are inductor's own
+    choice: forced NHWC gained nothing on an H200 (docs/reference/measurements/compile.md).
     """
     if _device(inputs) == "cuda":
         changes = any(isinstance(x, torch.SymInt) for x in inputs)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels that are compiled on first use, by the compiler that comes with torch, and cached.
 
-From Python they read a table from the host's pinned memory and write their results there, so that
+From Python they read a table in the host's pinned memory and write their results there, so that
 there is a launch and no copy.
 """
 
@@ -22,16 +22,17 @@ from torch import Tensor
 from deeplink import settings
 
 THREADS = 256  # as in the sources
-ROOM = 1 << 18  # bytes that are kept for the next time
+ROOM = 1 << 18  # bytes that are kept for the next use
 
 _no_tensors = (ctypes.c_int64 * 66)()  # the third argument: there is a table
 _free: list[Tensor] = []  # append and pop are atomic: threads share it
 
 
 class Launched:
-    """A block of threads for each row of a table, in the current stream; waits for nothing.
+    """The launch of a block of threads for each row of a table, in the current stream;
+    asynchronous.
 
-    RuntimeError: not now.
+    Raises RuntimeError when a launch is not possible at the moment.
     """
 
     def __init__(
@@ -50,12 +51,12 @@ class Launched:
         self._done.record()
 
     def read(self) -> Tensor:
-        """What the kernel wrote, int64, a row for each of the table; waits for it."""
+        """Synchronize, and return the kernel's results, int64, a row for each of the table."""
         self._done.synchronize()
         made = self._memory[self._given : self._given + self._rows * self._found]
         return made.view(self._rows, self._found).clone()
 
-    def __del__(self) -> None:  # not used again before the kernel is done
+    def __del__(self) -> None:  # the memory is not reused before the kernel has ended
         if hasattr(self, "_done"):
             self._done.synchronize()
             if self._memory.nbytes == ROOM:
@@ -73,7 +74,7 @@ def _taken(size: int) -> Tensor:
 
 @cache
 def _kernel(source: Path, name: str, index: int) -> Any:
-    """The kernel on a device, which a module of code belongs to."""
+    """Return the kernel on a device, to which a module of code belongs."""
     # private in torch 2.11 to 2.13, where torch.cuda._compile_kernel is these two calls
     from torch.cuda._utils import _cuda_load_module
 
@@ -83,7 +84,7 @@ def _kernel(source: Path, name: str, index: int) -> Any:
 
 
 def _binary(source: Path, name: str) -> bytes:
-    """The compiled kernel for the current device, from the cache where it is there."""
+    """Return the compiled kernel for the current device, from the cache if it is there."""
     from torch.cuda._utils import _nvrtc_compile
 
     text = source.read_text()
@@ -94,7 +95,7 @@ def _binary(source: Path, name: str) -> bytes:
         return file.read_bytes()
     binary: bytes = _nvrtc_compile(text, name)[0]
     part = file.with_name(f"{file.name}.{os.getpid()}")
-    with contextlib.suppress(OSError):  # a cache that cannot be written is done without
+    with contextlib.suppress(OSError):  # a cache that cannot be written is not used
         file.parent.mkdir(parents=True, exist_ok=True)
         part.write_bytes(binary)
         part.replace(file)
@@ -102,7 +103,7 @@ def _binary(source: Path, name: str) -> bytes:
 
 
 def addresses(source: Path, name: str, index: int) -> tuple[int, int, int, int]:
-    """What launches it, the kernel, its threads, and what tells whether a stream is captured."""
+    """Return the addresses of the launcher, the kernel, its threads, and the query for capture."""
     driver = ctypes.CDLL("libcuda.so.1")
     launch, capturing = (
         ctypes.cast(function, ctypes.c_void_p).value or 0
@@ -113,9 +114,10 @@ def addresses(source: Path, name: str, index: int) -> tuple[int, int, int, int]:
 
 @cache
 def _launcher(source: Path, name: str, index: int) -> Callable[[int, int, int], None]:
-    """What starts the kernel on the current device."""
+    """Return a function that starts the kernel on the current device."""
     kernel = _kernel(source, name, index)
-    start = ctypes.CDLL("libcuda.so.1").cuLaunchKernel  # torch's own way looks it up each time
+    # torch's own interface searches for it in each call
+    start = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
     stream_of = torch._C._cuda_getCurrentRawStream
 
     def launch(rows: int, table: int, results: int) -> None:

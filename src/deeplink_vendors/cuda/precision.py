@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program allows of TF32, which cuDNN uses unless it is told otherwise, and of narrow sums,
-which cuBLAS does: where it splits a long sum over the chip, its parts are stored in between.
+"""The precision that a program allows: TF32, which cuDNN uses by default, and narrow sums of
+cuBLAS,
+which splits a long sum over the chip and stores its parts in between.
 """
 
 from functools import cache
@@ -9,8 +10,8 @@ import torch
 
 from deeplink.precision import Precision, Sums, tf32
 
-# The largest relative error of one step of nn.RNN on an H200 without TF32, where torch.tanh errs
-# 2**-22.7 and a step with relu nothing.
+# The largest relative error of one step of nn.RNN on an H200 without TF32, where torch.tanh has an
+# error of 2**-22.7 and a step with relu none.
 CUDNN_FUNCTIONS = 2.0**-16.6
 
 FACTORS = {
@@ -25,7 +26,7 @@ SUMS = {
 
 
 def precision() -> Precision:
-    """By torch's settings as they are now, the older ones (`allow_tf32`) among them."""
+    """Read torch's current settings, the older ones (`allow_tf32`) among them."""
     factors = [torch._C._get_fp32_precision_getter("cuda", kind) == "tf32" for kind in FACTORS]
     sums = [bool(getattr(torch.backends.cuda.matmul, name)) for name in SUMS.values()]
     return _allowed(tuple(factors), tuple(sums))

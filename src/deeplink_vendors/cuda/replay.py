@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA graphs whose results stay: a recording runs again only when nobody holds what it gave.
+"""CUDA graphs with persistent results: a recording runs again only when its results are released.
 
-Results lie in a recording's own memory, and its next run writes over them. So there may be several
-recordings of one graph: a call takes one whose results are all gone, and makes another while there
-are few; the last one hands out copies, and is always free.
+Results are in a recording's own memory, and its next run overwrites them. So there may be several
+recordings of one graph: a call uses one whose results are all released, and creates another while
+there are few; the last one returns copies, and is always free.
 
-In training, what backward needs are results as well, and gone after it; where they lie is where the
-recording of backward reads them. A result that outlives them (a loss) is handed out as a copy.
+In training, the tensors that backward needs are results as well, released after it; the recording
+of backward reads them at their addresses. A result that outlives them (a loss) is returned as a
+copy.
 """
 
 from __future__ import annotations
@@ -21,32 +22,35 @@ from torch import Tensor
 from dicp import torch_internals
 
 MOST = 3  # recordings for one set of sizes
-MOST_TRAINED = 2  # as many steps as are under way at once; each has all that backward needs
-SHARE = 0.5  # of the bytes of all results: what outlives the rest is copied when it is no more
+MOST_TRAINED = 2  # as many steps as run at once; each has all that backward needs
+# of the bytes of all results: longer-lived results are copied if they are at most this share
+SHARE = 0.5
 SIZES = 8  # sets of sizes that are recorded
-MOVES = 8  # times that weights may come to lie elsewhere; then nothing is recorded any more
-PLACES = 3  # sets of places that recordings of backward read from, one for each of forward
-ALIGNED = 16  # bytes; compiled kernels count on it
+MOVES = 8  # changes of the weights' addresses after which nothing is recorded
+PLACES = 3  # sets of addresses that recordings of backward read from, one for each of forward
+ALIGNED = 16  # bytes; compiled kernels rely on it
 
-Boxed = Callable[[list[Any]], Sequence[Any]]  # it empties the list
+Boxed = Callable[[list[Any]], Sequence[Any]]  # empties its list of arguments
 Replay = Callable[[list[Any]], None]
 
 
 class Recorder(Protocol):
-    """What a ring asks of a device."""
+    """The interface of a ring to a device."""
 
     def lie(self, inputs: list[Any], places: list[int | None], numbers: list[int]) -> bool:
-        """Whether the inputs of these numbers lie in the places of the same numbers."""
+        """Whether the inputs of these numbers have the given addresses."""
 
     def run(self, inputs: list[Any]) -> Sequence[Any]:
-        """A call without a recording, its results in memory of their own."""
+        """Run without a recording; the results have memory of their own."""
 
     def record(self, inputs: list[Any]) -> tuple[Replay, Sequence[Any]]:
-        """What runs a new recording, with the inputs that it is given; where its results lie."""
+        """Create a recording; return the function that runs it with inputs, and its results."""
 
 
 class Recording:
-    """One recording, and who holds its results; some are handed out as copies, by their number."""
+    """One recording, and the holders of its results; some results are returned as copies, by
+    number.
+    """
 
     def __init__(
         self, run: Replay, results: Sequence[Any], copied: Set[int], weights: frozenset[int]
@@ -59,11 +63,13 @@ class Recording:
         self._bytes = {_storage(x): x.untyped_storage().nbytes() for x in _tensors(results)}
 
     def free(self) -> bool:
-        """Whether its next run changes nothing that the program can see."""
+        """Whether its next run changes nothing that the program can read."""
         return all(torch_internals.holders(s) <= n for s, n in self._held)
 
     def outliving(self) -> set[int]:
-        """The results that are held, by their number; none where they are most of its bytes."""
+        """Return the numbers of the results that are held; none where they are most
+        of its bytes.
+        """
         still = {s for s, n in self._held if torch_internals.holders(s) > n}
         room = SHARE * sum(self._bytes[s] for s, _ in self._held)
         if sum(self._bytes[s] for s in still) > room:
@@ -85,16 +91,16 @@ def _tensors(values: Sequence[Any]) -> list[Tensor]:
 
 
 def _storage(value: Any) -> int | None:
-    """The address of a tensor's storage; views share it."""
+    """Return the address of a tensor's storage, which views share."""
     return value.untyped_storage()._cdata if isinstance(value, Tensor) else None
 
 
-Places = list[int | None]  # of all inputs, where it is a weight
+Places = list[int | None]  # of all inputs that are weights
 Rings = dict[tuple[int, ...], list[Recording]]  # by the numbers among the inputs
 
 
 class Ring(threading.local):
-    """The recordings of one graph, each thread's its own; called as the graph is, by a list."""
+    """The recordings of one graph, separate in each thread; called like the graph, with a list."""
 
     def __init__(
         self, recorder: Callable[[], Recorder], static: Sequence[int], kind: str = "inference"
@@ -117,7 +123,7 @@ class Ring(threading.local):
         return self._begin(inputs)
 
     def _begin(self, inputs: list[Any]) -> Sequence[Any]:
-        """A call before any recording of these weights: it makes the kernels ready."""
+        """Run a call before any recording with these weights, which compiles the kernels."""
         self._moves += 1
         if self._moves <= MOVES or self._kind != "backward":
             weights = {i: inputs[i].data_ptr() for i in self._static}
@@ -142,11 +148,13 @@ class Ring(threading.local):
             return self._recorder.run(inputs)
         ring[:] = kept
         made = self._record(ring, inputs, False)
-        del before  # until here: a recording that went has memory which the new one may use
+        del before  # until here: the new recording may use the memory of a deleted one
         return made
 
     def _outlived(self, recording: Recording) -> bool:
-        """Whether it is to be made anew, with copies of what is held: that is the program's now."""
+        """Whether to recreate the recording, with copies of the held results, which the program
+        owns.
+        """
         found = recording.outliving()
         self._copied |= found
         return bool(found)
@@ -155,7 +163,7 @@ class Ring(threading.local):
         weights = frozenset(inputs[i].untyped_storage()._cdata for i in self._static)
         try:
             run, results = self._recorder.record(inputs)
-        except torch.OutOfMemoryError:  # a recording has its memory for itself; a run may still fit
+        except torch.OutOfMemoryError:  # a recording has separate memory; a plain run may still fit
             self._moves = MOVES + 1
             self._known.clear()
             return self._recorder.run(inputs)
@@ -187,7 +195,7 @@ class CudaRecorder:
         with torch.cuda.device(self._device), torch_internals.preserve_rng_state():
             places = [self._place(i, x) for i, x in enumerate(inputs)]
             graph = torch.cuda.CUDAGraph()
-            # one after another, never at once: they may share what is of use within a run
+            # sequential, never concurrent: they may share temporary memory
             with torch_internals.recording(graph, self._pool):
                 results = list(self._model(list(places)))
             self._pool = graph.pool()
@@ -205,13 +213,15 @@ class CudaRecorder:
         return replay, results
 
     def _place(self, number: int, value: Any) -> Any:
-        """Where a recording reads an input: in a place of its own, a weight where it lies."""
+        """Return the address where a recording reads an input: a buffer, or a
+        weight's own memory.
+        """
         if not isinstance(value, Tensor) or number in self._static:
             return value
         return torch_internals.static_input(value)
 
     def _wait(self) -> None:
-        """Runs in another stream come after those in the last one: they share memory."""
+        """Let runs in another stream follow those in the last one, because they share memory."""
         if torch_internals.raw_stream(self._device) != self._last.cuda_stream:
             now = torch.cuda.current_stream(self._device)
             now.wait_stream(self._last)
@@ -221,9 +231,9 @@ class CudaRecorder:
 def ring(
     model: Boxed, static: Sequence[int], mutated: Sequence[int], device: int, kind: str
 ) -> Callable[[list[Any]], Sequence[Any]]:
-    """A compiled graph as recordings; one that writes an input that is no weight, as it is.
+    """Return a compiled graph as recordings; unchanged if it writes an input that is no weight.
 
-    Its kind: inference, forward or backward.
+    `kind`: inference, forward or backward.
     """
 
     def recorder() -> CudaRecorder:

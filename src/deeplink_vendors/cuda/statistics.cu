@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statistics of pieces of memory, one piece by each block of threads: see statistics.py in this
-// folder.
+// Statistics of pieces of memory, one piece for each block of threads: see statistics.py in this folder.
 //
 // A piece is at most one block of the hash of op_tools/tensors/statistics_reference.py: 16384 words
-// of 8 bytes. The bytes behind the last whole word count as a word that is filled up with zeros.
+// of 8 bytes. The bytes after the last whole word count as a word that is padded with zeros.
 //
-// Floating-point values are read in chunks of several times 16 bytes by each thread, if 16 bytes lie
-// side by side. A chunk of finite values of half precision is reduced in float32, and added to the
+// Floating-point values are read in chunks of several times 16 bytes by each thread, if 16 bytes are
+// contiguous. A chunk of finite values of half precision is reduced in float32, and added to the
 // sums in float64; any other chunk is read value by value, as are the other types.
 
 typedef unsigned long long word_t;
@@ -39,7 +38,7 @@ const int kGapsWords = sizeof(Gaps) / sizeof(whole_t);
 
 struct Result {
   word_t sum, upper;  // of the hash
-  word_t low, high;   // the bits of a double, or whole
+  word_t low, high;  // the bits of a double, or an integer
   double total, squares;
   whole_t finite, nans;
 };
@@ -70,7 +69,7 @@ struct Bounds<whole_t> {
   static __device__ whole_t most() { return 0x7fffffffffffffffll; }
 };
 
-// What a thread has read.
+// The values that a thread has read.
 template <typename Value>
 struct Fields {
   word_t sum = 0, upper = 0;
@@ -89,7 +88,7 @@ struct Fields {
   }
 };
 
-// How the bits of an element are read; the order of the kinds is that of op_tools/tensors/statistics.py.
+// Decoding of an element's bits; the order of the kinds is that of op_tools/tensors/statistics.py.
 // `Chunk` reduces finite values of several words; void: it has none.
 struct Float32 {
   typedef unsigned int Bits;
@@ -140,7 +139,7 @@ struct HalfChunk {
     total += first + second;
     squares = fmaf(first, first, fmaf(second, second, squares));
   }
-  // All are finite, and no square was lost in float32.
+  // Whether all are finite, and no square was lost in float32.
   __device__ bool good() const {
     if ((top & 0xffffu) >= Half::kInfinite || (top >> 16) >= Half::kInfinite) return false;
     return top == 0 || (squares > 1e-24f && squares < 3e38f);
@@ -215,7 +214,7 @@ struct Float16 {
 #endif
   }
   static __device__ float wide(unsigned int bits) {
-    // as if its exponent were float32's, which is 112 off; exact, of subnormals too
+    // as if its exponent were float32's, which is 112 off; exact, also for subnormals
     const float scaled = __int_as_float((int)((bits & 0x7fff) << 13)) * 5.192296858534828e33f;
     return bits & 0x8000 ? -scaled : scaled;
   }
@@ -255,7 +254,7 @@ struct Values {
   __device__ Values(const Row& row, const Gaps* gaps)
       : data((const Bits*)(gaps ? gaps->address : row.address)), gaps(gaps), first(row.kind >> kFirst) {}
 
-  // Whether `size` bytes, from a multiple of it on, always lie side by side, on a boundary of it.
+  // Whether `size` bytes at each multiple of it are contiguous and aligned.
   __device__ bool lie_together(int size) const {
     const whole_t each = size / sizeof(Bits);
     if ((word_t)data % size != 0) return false;
@@ -284,7 +283,7 @@ struct Values {
     return offset + (whole_t)rest * gaps->sizes_strides[2 * gaps->dims - 1];
   }
 
-  // The word at a place: memory may lie on the boundary of an element alone.
+  // Returns the word at an index: memory may be aligned to an element only.
   __device__ word_t word_at(unsigned int place, whole_t elements, bool together) const {
     const int each = 8 / sizeof(Bits);
     const whole_t from = (whole_t)place * each;
@@ -296,7 +295,7 @@ struct Values {
   }
 };
 
-// The values of a word, the first `count` of them, one by one.
+// Adds the first `count` values of a word, one by one.
 template <typename Kind>
 __device__ void add_values(Fields<typename Kind::Value>& fields, word_t word, int count) {
   typedef typename Kind::Bits Bits;
@@ -315,7 +314,7 @@ __device__ void add_values(Fields<typename Kind::Value>& fields, word_t word, in
   }
 }
 
-// All whole chunks of every thread; returns how many words they are.
+// Processes all whole chunks of every thread; returns their number of words.
 template <typename Kind, typename Chunk>
 struct Chunks {
   static __device__ unsigned int add(Fields<double>& fields, const Values<typename Kind::Bits>& values, whole_t bytes,
@@ -353,7 +352,7 @@ struct Chunks {
         continue;
       }
 #pragma unroll 1
-      for (int word = 0; word < kWords; word++) {  // read again: to keep them would cost registers
+      for (int word = 0; word < kWords; word++) {  // read again: keeping them would cost registers
         const ulonglong2 pair = values.pair_at(from + word / 2 * threads);
         add_values<Kind>(fields, word % 2 ? pair.y : pair.x, each);
       }
@@ -451,7 +450,7 @@ extern "C" __global__ void __launch_bounds__(256, 4)
   __syncthreads();
   const Row row = shared_row;
   const Gaps* gaps = row.kind & kGaps ? &layout : 0;
-  if (gaps) {  // the host's memory is far
+  if (gaps) {  // the host's memory is slow
     for (int i = threadIdx.x; i < kGapsWords; i += blockDim.x) ((whole_t*)&layout)[i] = ((const whole_t*)row.address)[i];
     __syncthreads();
   }

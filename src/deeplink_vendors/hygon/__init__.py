@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hygon's DCUs (海光): the DTK build of torch, a HIP build, calls them cuda."""
+"""Hygon's DCUs (海光): the DTK build of torch, a HIP build, presents them as cuda."""
 
 from deeplink.plugin import Marks, presenting_as_cuda
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Iluvatar's GPUs (天数智芯): the CoreX build of torch calls them cuda."""
+"""Iluvatar's GPUs (天数智芯): the CoreX build of torch presents them as cuda."""
 
 from deeplink.plugin import Marks, presenting_as_cuda
 

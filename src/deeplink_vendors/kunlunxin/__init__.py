@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kunlunxin's XPUs: torch_xmlir makes torch.cuda theirs when it is imported."""
+"""Kunlunxin's XPUs: torch_xmlir replaces torch.cuda when it is imported."""
 
 from deeplink.plugin import from_package
 

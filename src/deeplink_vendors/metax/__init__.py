@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MetaX's GPUs (沐曦): the MACA build of torch calls them cuda."""
+"""MetaX's GPUs (沐曦): the MACA build of torch presents them as cuda."""
 
 from deeplink.plugin import Marks, presenting_as_cuda
 

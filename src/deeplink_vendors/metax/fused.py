@@ -28,7 +28,9 @@ def _plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def _seen(causal: bool, window: int, softcap: float, slopes: Tensor | None) -> dict[str, Any]:
-    """flash_attn counts the keys before a query and after it, without its own; -1 is all."""
+    """Return the options: flash_attn counts keys before and after a query, without its own; -1 is
+    all.
+    """
     before = window - 1 if window else -1
     return {
         "causal": causal,
@@ -57,7 +59,7 @@ def prefill_attention(
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
 ) -> Tensor:
-    """flash_attn_varlen_func."""
+    """Call flash_attn_varlen_func."""
     out: Tensor = flash_attn.flash_attn_varlen_func(
         q,
         k,
@@ -100,7 +102,7 @@ def paged_prefill_attention(
     k_zeros: Tensor | None = None,
     v_zeros: Tensor | None = None,
 ) -> Tensor:
-    """flash_attn_varlen_func with a block table; it wants where the keys would end, packed."""
+    """Call flash_attn_varlen_func with a block table; it needs the ends of packed keys."""
     ends = torch.nn.functional.pad(kv_lens.int().cumsum(0, dtype=torch.int32), (1, 0))
     out: Tensor = flash_attn.flash_attn_varlen_func(
         q,
@@ -138,7 +140,7 @@ def paged_decode_attention(
     k_zeros: Tensor | None = None,
     v_zeros: Tensor | None = None,
 ) -> Tensor:
-    """flash_attn_with_kvcache, one query a row."""
+    """Call flash_attn_with_kvcache, one query a row."""
     out: Tensor = flash_attn.flash_attn_with_kvcache(
         q[:, None],
         k_cache,
@@ -165,7 +167,7 @@ def dense_attention(
     scale: float,
     softcap: float = 0.0,
 ) -> Tensor:
-    """flash_attn_func."""
+    """Call flash_attn_func."""
     out: Tensor = flash_attn.flash_attn_func(
         q, k, v, softmax_scale=scale, **_seen(causal, 0, softcap, None)
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference vendor: a device made of host memory, on any machine, with faults on demand."""
+"""The reference vendor: a device of host memory, on any machine, with faults on demand."""
 
 from deeplink import native
 from deeplink.errors import VendorUnavailable
@@ -7,7 +7,9 @@ from deeplink.vendor import Vendor
 
 
 def is_available() -> bool:
-    """A compiler, or a build from earlier; nothing is built or imported to find out."""
+    """Whether there is a compiler or an earlier build; nothing is built or imported
+    for the check.
+    """
     if native.is_built("torch_dipu") or native.has_compiler():
         return True
     raise VendorUnavailable(

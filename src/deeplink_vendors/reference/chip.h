@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-// What the parts of the reference chip know of each other: memory.cpp, streams.cpp, group.cpp (its
-// communicator), and runtime.cpp, which puts them into one table.
+// Interfaces between the parts of the reference chip: memory.cpp, streams.cpp, group.cpp (its
+// communicator), and runtime.cpp, which builds the table.
 #pragma once
 
 #include <dipu_runtime.h>
@@ -11,14 +11,14 @@ namespace reference {
 
 constexpr int kMaxDevices = 16;
 constexpr size_t kPage = 4096;
-constexpr size_t pages(size_t bytes) {  // rounded up to whole ones
+constexpr size_t pages(size_t bytes) {  // rounded up to whole pages
   return (bytes + kPage - 1) / kPage * kPage;
 }
 
-extern int g_count;  // of devices; set, with their capacity, before anything else is called
+extern int g_count;  // number of devices; set, with their capacity, before any other call
 extern size_t g_capacity;
 
-int fail(int code, std::string text);  // keeps the text for `last_error`, and returns the code
+int fail(int code, std::string text);  // stores the text for `last_error`, and returns the code
 
 int memory_allocate(int device, size_t bytes, void** out);
 int memory_free(int device, void* address);
@@ -29,7 +29,7 @@ int memory_import(int device, int fd, uint64_t offset, size_t bytes, void** out)
 int host_allocate(size_t bytes, void** out);
 int host_free(void* address);
 void* host_address(int device, const void* address);
-int free_around(int device, void* address);  // the allocation that an address lies in
+int free_around(int device, void* address);  // frees the allocation that contains an address
 
 int memory_copy(const DipuCopy* copy);
 int device_synchronize(int device);
@@ -43,8 +43,8 @@ int event_record(int device, void* event, void* stream);
 int event_query(void* event);
 int event_synchronize(void* event);
 int event_elapsed(void* start, void* end, double* milliseconds);
-void delay(int device, void* stream, int64_t nanoseconds);  // what is launched next is done later
-void set_late_copies(bool on);  // copies that nobody waits for arrive when somebody does
+void delay(int device, void* stream, int64_t nanoseconds);  // delays the completion of the next launch
+void set_late_copies(bool on);  // asynchronous copies arrive at the next synchronization
 
 int group_id(DipuGroupId* id);
 int group_create(int device, int rank, int size, const DipuGroupId* id, void** out);

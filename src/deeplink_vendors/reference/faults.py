@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The faults of the reference device: each a function around one operator call, as data below."""
+"""The faults of the reference device: each is a function around one operator call, in a table
+below.
+"""
 
 from __future__ import annotations
 
@@ -34,17 +36,17 @@ class Call:
         return self.name.partition(".")[0]
 
     def tensors(self) -> list[Tensor]:
-        """All tensors among the arguments."""
+        """Return all tensors among the arguments."""
         return [t for t in tree_leaves((self.args, self.kwargs)) if isinstance(t, Tensor)]
 
     def argument(self, name: str) -> Any:
-        """An argument by its name in the schema; None when it is not given."""
+        """Return an argument by its name in the schema; None when it is not given."""
         index = self.index(name)
         in_place = index is not None and index < len(self.args)
         return self.args[index] if in_place and index is not None else self.kwargs.get(name)
 
     def index(self, name: str) -> int | None:
-        """Where the schema has the argument, or None."""
+        """Return the index of an argument in the schema, or None."""
         names = [argument.name for argument in self.overload._schema.arguments]
         return names.index(name) if name in names else None
 
@@ -55,9 +57,9 @@ Around = Callable[..., Any]  # (call, run, count, **parameters) -> the operator'
 
 @dataclass(frozen=True)
 class Fault:
-    """What it does, for which operators by default, and its parameters.
+    """The effect of a fault, its default operators, and its parameters.
 
-    `switch` turns on what is not about one operator; not called when operators are given.
+    `switch` turns on a fault beyond single operators; it is not called when operators are given.
     """
 
     doc: str
@@ -68,7 +70,7 @@ class Fault:
 
 
 def no_float64(call: Call, run: Run, count: Iterator[int]) -> Any:
-    """Refuses float64, as chips without it do."""
+    """Refuse float64, as a chip without it does."""
     asked = call.kwargs.get("dtype") is torch.float64
     given = (t for t in call.tensors() if not t.is_cpu)  # a number is a float64 tensor on the host
     if asked or any(t.dtype is torch.float64 for t in given):
@@ -77,8 +79,8 @@ def no_float64(call: Call, run: Run, count: Iterator[int]) -> Any:
 
 
 def bf16_accumulate(call: Call, run: Run, count: Iterator[int], chunk: int) -> Any:
-    """Partial sums are kept in bfloat16 between chunks of `chunk` elements."""
-    wrong = _low_precision(call, chunk)  # before the op: it may write its inputs
+    """Round partial sums to bfloat16 between chunks of `chunk` elements."""
+    wrong = _low_precision(call, chunk)  # before the op, which may write its inputs
     result = run(call)
     if wrong is not None and isinstance(result, Tensor):
         _host(result).copy_(wrong.reshape(result.shape))
@@ -86,7 +88,7 @@ def bf16_accumulate(call: Call, run: Run, count: Iterator[int], chunk: int) -> A
 
 
 def tf32(call: Call, run: Run, count: Iterator[int]) -> Any:
-    """Rounds the float32 factors of a product to ten bits, as TF32 does."""
+    """Round the float32 factors of a product to ten bits, as TF32 does."""
     first, last = _FACTORS.get(call.base, (0, 2))
     factors = [_ten_bits(value) for value in call.args[first:last]]
     made = run(replace(call, args=(*call.args[:first], *factors, *call.args[last:])))
@@ -96,7 +98,7 @@ def tf32(call: Call, run: Run, count: Iterator[int]) -> Any:
 
 
 def ignore_strides(call: Call, run: Run, count: Iterator[int]) -> Any:
-    """Reads non-contiguous inputs as if their memory were dense."""
+    """Read non-contiguous inputs as if their memory were dense."""
     written = {a.name for a in call.overload._schema.arguments if a.is_write}
     names = [a.name for a in call.overload._schema.arguments]
     args = tuple(
@@ -108,7 +110,7 @@ def ignore_strides(call: Call, run: Run, count: Iterator[int]) -> Any:
 
 
 def wrong_epsilon(call: Call, run: Run, count: Iterator[int], factor: float) -> Any:
-    """Uses an epsilon that is `factor` times the one asked for."""
+    """Use an epsilon that is `factor` times the requested one."""
     index, eps = call.index("eps"), call.argument("eps")
     if eps is None or index is None:
         return run(call)
@@ -119,7 +121,7 @@ def wrong_epsilon(call: Call, run: Run, count: Iterator[int], factor: float) -> 
 
 
 def nan(made: Call, run: Run, count: Iterator[int], call: int) -> Any:
-    """Puts one NaN into the first floating output of the chosen call."""
+    """Put one NaN into the first floating output of the selected call."""
     result = run(made)
     outputs = [t for t in _outputs(result) if t.is_floating_point() and t.numel() > 0]
     if outputs and next(count) == call:
@@ -128,7 +130,7 @@ def nan(made: Call, run: Run, count: Iterator[int], call: int) -> Any:
 
 
 def overrun(call: Call, run: Run, count: Iterator[int], nbytes: int) -> Any:
-    """Writes `nbytes` bytes of 0xFF past the end of the first output."""
+    """Write `nbytes` bytes of 0xFF past the end of the first output."""
     result = run(call)
     for output in _outputs(result)[:1]:
         if output.numel() > 0:
@@ -137,7 +139,7 @@ def overrun(call: Call, run: Run, count: Iterator[int], nbytes: int) -> Any:
 
 
 def leak(call: Call, run: Run, count: Iterator[int], nbytes: int) -> Any:
-    """The kernel takes `nbytes` bytes from the chip and never gives them back."""
+    """Take `nbytes` bytes from the chip without returning them."""
     result = run(call)
     allocate = runtime().dipu_reference_allocate
     allocate.argtypes = (ctypes.c_int, ctypes.c_size_t)
@@ -146,7 +148,7 @@ def leak(call: Call, run: Run, count: Iterator[int], nbytes: int) -> Any:
 
 
 def double_free(call: Call, run: Run, count: Iterator[int]) -> Any:
-    """The kernel gives memory back to the chip that holds its output and is not its own."""
+    """Free the chip's memory that contains the kernel's output and belongs to the allocator."""
     result = run(call)
     for output in _outputs(result)[:1]:
         free = runtime().dipu_reference_free_around
@@ -156,7 +158,7 @@ def double_free(call: Call, run: Run, count: Iterator[int]) -> Any:
 
 
 def latency(call: Call, run: Run, count: Iterator[int], ms: float) -> Any:
-    """The work counts as done only `ms` milliseconds after the launch."""
+    """Let the work count as done only `ms` milliseconds after the launch."""
     result = run(call)
     index = _device_of(call)
     delay = runtime().dipu_reference_delay
@@ -166,18 +168,18 @@ def latency(call: Call, run: Run, count: Iterator[int], ms: float) -> Any:
 
 
 def out_of_memory(made: Call, run: Run, count: Iterator[int], call: int) -> Any:
-    """The chosen call finds no memory."""
+    """Let the selected call run out of memory."""
     if next(count) == call:
         free, total = _C.memory_info(-1)
         raise torch.OutOfMemoryError(
-            f"DIPU out of memory. {made.name} found none (quirk out_of_memory); device "
+            f"DIPU out of memory. {made.name} got none (quirk out_of_memory); device "
             f"{_C.current_device()} has {free} of {total} bytes free."
         )
     return run(made)
 
 
 def bit_flip(call: Call, run: Run, count: Iterator[int], p: float, seed: int) -> Any:
-    """With probability `p` per call, flips one bit of one output element."""
+    """Flip one bit of one output element with probability `p` per call."""
     result = run(call)
     chance = random.Random(f"{seed}:{next(count)}")
     outputs = [t for t in _outputs(result) if t.numel() > 0 and not t.is_complex()]
@@ -191,7 +193,7 @@ def bit_flip(call: Call, run: Run, count: Iterator[int], p: float, seed: int) ->
 
 
 def _switch_float64_off(on: bool) -> None:
-    """Tensors of that type can then not be made either."""
+    """Refuse float64 for new tensors, too."""
     _C.refuse_dtype(torch.float64 if on else None)
 
 
@@ -232,7 +234,7 @@ FAULTS: dict[str, Fault] = {
         switch=_switch_late_copies,
     ),
 }
-# Where the factors are among the arguments, when they are not the first two.
+# Positions of the factors among the arguments, when they are not the first two.
 _FACTORS = {"addmm": (1, 3), "baddbmm": (1, 3), "convolution_backward_overrideable": (0, 3)}
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -261,7 +263,7 @@ def _outputs(result: Any) -> list[Tensor]:
 
 
 def _element(t: Tensor, index: int) -> Tensor:
-    """The element of that flat index, as a host tensor on the device's memory."""
+    """Return the element of a flat index, as a host tensor on the device's memory."""
     host = _host(t)
     position = torch.unravel_index(torch.tensor(index), host.shape) if host.dim() else ()
     for i in position:
@@ -275,7 +277,7 @@ def _end_address(host: Tensor) -> int:
 
 
 def _as_dense(value: Any) -> Any:
-    """The same memory read in order, where the storage is large enough for that."""
+    """Read memory in its order, ignoring strides, where the storage is large enough."""
     if not isinstance(value, Tensor) or value.device.type != "dipu" or value.is_contiguous():
         return value
     end = (value.storage_offset() + value.numel()) * value.element_size()
@@ -286,7 +288,7 @@ def _as_dense(value: Any) -> Any:
 
 
 def _low_precision(call: Call, chunk: int) -> Tensor | None:
-    """The result with a bfloat16 accumulator; None for a call that this fault does not know."""
+    """Compute the result with a bfloat16 accumulator; None for an unsupported call."""
     if call.base == "sum":
         return _low_precision_sum(call, chunk)
     names = {"addmm": ("mat1", "mat2"), "baddbmm": ("batch1", "batch2")}

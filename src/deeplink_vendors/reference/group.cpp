@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reference chip's communicator: processes of one host. A rank puts what it gives into its slot,
-// all meet, and each takes what it needs; what goes from one to one is a letter, which the sender
-// does not wait for.
+// The reference chip's communicator, for processes of one host. A rank writes its data into its slot, all
+// ranks synchronize, and each reads what it needs; a message from one rank to another is asynchronous.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -14,16 +13,16 @@
 namespace reference {
 namespace {
 
-constexpr size_t kSmall = 16 << 10;  // each rank reduces so much alone: they meet once less
+constexpr size_t kSmall = 16 << 10;  // up to this size each rank reduces everything: one synchronization less
 
-// ---- rounds: what fits into a slot at a time
+// ---- rounds: the part of a collective that fits into a slot
 
 struct Round {
   Group& g;
   const DipuCollective& call;
   Type type;
   size_t start, count;  // elements
-  const char* src;      // of this rank, on the host; from the beginning, as `dst`
+  const char* src;  // of this rank, on the host; from the beginning, as `dst`
   char* dst;
 
   std::vector<const char*> slots(size_t offset) const {
@@ -44,7 +43,7 @@ struct Round {
 };
 using Step = int (*)(const Round&);
 
-// `parts`: how many a slot holds. A step gives, the ranks agree, and it takes.
+// `parts`: number of parts in a slot. Each round writes, synchronizes, and reads.
 int in_rounds(const DipuCollective* call, Kind kind, size_t parts, void (*give)(const Round&), Step take) {
   Group& g = group_of(call);
   const Type type = type_of(call->dtype);
@@ -80,7 +79,7 @@ void give_parts(const Round& r) {
   for (size_t to = 0; to < static_cast<size_t>(r.g.size); to++) r.give(to * r.count, to * r.call.count + r.start, r.count);
 }
 
-// Of much each rank reduces a share, into the first slot, where all find it when they have met again.
+// For large data each rank reduces a share into its first slot, which all read after synchronizing again.
 int take_sum(const Round& r) {
   char* first = r.g.slot(0);
   if (r.count * r.type.bytes <= kSmall) return r.reduced(0, r.count, r.dst + r.start * r.type.bytes);
@@ -108,7 +107,7 @@ int take_from_all(const Round& r) {
   return DIPU_OK;
 }
 
-// ---- letters: behind the slots in the file, each in pages of its own
+// ---- messages: behind the slots in the file, each in its own pages
 
 bool move(ssize_t (*step)(int, char*, size_t, off_t), int fd, char* data, size_t bytes, uint64_t offset) {
   while (bytes > 0) {
@@ -169,7 +168,7 @@ int run_posts(Group& g) {
   const int waited = wait_for(g, [&] {
     std::vector<int> open;
     for (auto& post : posts) {
-      // letters of one pair keep their order
+      // messages of one pair keep their order
       const auto before = std::find_if(posts.begin(), posts.end(), [&](const Post& other) {
         return !other.done && other.sends == post.sends && other.call.peer == post.call.peer;
       });
@@ -193,7 +192,7 @@ int post(const DipuCollective* call, bool sends) {
 
 // ---- the table's functions
 
-// The file is one of this process; the others open it by its number there.
+// The file belongs to this process; the others open it by its descriptor there.
 int group_id(DipuGroupId* id) {
   const int fd = static_cast<int>(syscall(SYS_memfd_create, "dipu_group", 1u /* MFD_CLOEXEC */));
   if (fd < 0) return fail(DIPU_ERROR, std::string("cannot make the group's memory: ") + strerror(errno));
@@ -210,7 +209,7 @@ int group_create(int device, int rank, int size, const DipuGroupId* id, void** o
   g->size = size;
   g->bytes = g->slots_at() + kSlot * 2 * static_cast<size_t>(size);
   const std::string path = "/proc/" + std::to_string(owner) + "/fd/" + std::to_string(number);
-  g->fd = open(path.c_str(), O_RDWR | O_CLOEXEC);  // anew: the lock is one of this opening
+  g->fd = open(path.c_str(), O_RDWR | O_CLOEXEC);  // opened again: the lock belongs to this descriptor
   void* memory = MAP_FAILED;
   auto lock = place(rank);
   if (g->fd >= 0 && ftruncate(g->fd, static_cast<off_t>(g->bytes)) == 0 && fcntl(g->fd, F_OFD_SETLK, &lock) == 0) {

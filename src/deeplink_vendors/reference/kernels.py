@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every diopi op as a kernel of the reference device: torch's CPU, on the device's own bytes.
 
-Not used by default: without it the device's engine calls the CPU's kernels directly, which is
-faster. `DIPU_KERNELS=deeplink_vendors.reference.kernels` runs the device through the interface, as
-a chip with a kernel for every op would.
+Not used by default: the device's engine calls the CPU's kernels directly, which is faster.
+`DIPU_KERNELS=deeplink_vendors.reference.kernels` runs the device through the interface, like a chip
+with a kernel for every op.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def _has_number(args: tuple[Any, ...], tensors: list[int]) -> bool:
 
 
 def _overload(op: Op) -> tuple[Callable[..., Any], frozenset[str]]:
-    """The ATen overload that is the meaning, which is faster by itself, and the names by which it
-    takes what the op's arguments of these names are; the meaning where it differs.
+    """Return the ATen overload of the meaning, which is faster by itself, and its names for the
+    op's
+    arguments; the meaning where it differs.
     """
     found = getattr(op.meaning, "overload", "")
     if not found:

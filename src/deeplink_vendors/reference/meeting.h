@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-// Where the ranks of a group meet: a file in memory that all of them have mapped, with a seat for
-// each rank, two slots for what it gives, and a box for letters from each to each.
+// The shared memory of a group's ranks: a file that all of them have mapped, with a seat for each rank,
+// two slots for its data, and a box for messages between each pair.
 #pragma once
 
 #include <errno.h>
@@ -24,25 +24,25 @@ namespace reference {
 namespace {
 
 constexpr size_t kSlot = size_t{1} << 20;
-constexpr uint32_t kLetters = 64;  // under way from one rank to another
-constexpr int kSpins = 64;         // before a rank sleeps
-constexpr int kNapMs = 50;         // after which a sleeper looks whether the others live
+constexpr uint32_t kLetters = 64;  // maximum pending messages from one rank to another
+constexpr int kSpins = 64;  // spins before a rank sleeps
+constexpr int kNapMs = 50;  // interval after which a sleeping rank checks whether the others live
 constexpr int kJoinNaps = 60'000 / kNapMs;
 
-// ---- what the ranks share
+// ---- the shared structures
 
 enum Kind : uint32_t { kAllReduce = 1, kBroadcast, kReduce, kAllGather, kReduceScatter };
 const char* const kNames[] = {"nothing", "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter"};
 
-struct Plan {  // what a rank is about to do: it must be the same for all
+struct Plan {  // the next operation of a rank, which must be equal for all
   uint32_t kind, dtype, reduction, peer;
   uint64_t count;
   bool operator==(const Plan&) const = default;
 };
 struct Seat {
   std::atomic<uint32_t> joined;
-  std::atomic<uint32_t> turn;  // how often this rank has come to a meeting
-  Plan plans[2];               // of this round and the one before it: a neighbour may still read that
+  std::atomic<uint32_t> turn;  // number of synchronizations that this rank has reached
+  Plan plans[2];  // of this round and the previous one, which a neighbour may still read
 };
 struct Letter {
   uint64_t offset, bytes;
@@ -54,10 +54,10 @@ struct Box {
 struct Shared {
   std::atomic<uint32_t> bell, sleepers;
   std::atomic<uint32_t> aborted;  // by which rank, from 1
-  std::atomic<uint64_t> end;      // of the file, where the next letter goes
+  std::atomic<uint64_t> end;  // of the file, position of the next message
 };
 
-struct Post {  // a letter to write or to read
+struct Post {  // a message to write or to read
   DipuCollective call;
   bool sends, done;
 };
@@ -79,13 +79,13 @@ struct Group {
   Shared& shared() const { return *reinterpret_cast<Shared*>(memory); }
   Seat& seat(int r) const { return reinterpret_cast<Seat*>(memory + seats_at())[r]; }
   Box& box(int from, int to) const { return reinterpret_cast<Box*>(memory + boxes_at())[from * size + to]; }
-  // two for each rank, used in turn: one round is read while the next is written
+  // two for each rank, used alternately: one round is read while the next is written
   char* slot(int r) const { return memory + slots_at() + kSlot * static_cast<size_t>(2 * r + (round & 1)); }
   Plan& plan(int r) const { return seat(r).plans[round & 1]; }
 
   ~Group() {
     if (memory != nullptr) munmap(memory, bytes);
-    if (fd >= 0) close(fd);  // with the lock that says that we live
+    if (fd >= 0) close(fd);  // releases the lock that marks this process as alive
   }
 };
 
@@ -103,7 +103,7 @@ void ring(Group& g) {
   if (g.shared().sleepers.load() != 0) futex(g.shared().bell, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
-// A process holds the lock of its place in the file as long as it lives and has not left.
+// A process holds the lock of its byte in the file as long as it lives and has not left.
 struct flock place(int rank) {
   struct flock lock {};
   lock.l_type = F_WRLCK;
@@ -133,7 +133,7 @@ std::vector<int> ranks_where(const Group& g, Condition holds) {
   return result;
 }
 
-// Until nobody is missing; `missing` tells who is.
+// Waits until no rank is missing; `missing` returns the missing ranks.
 int wait_for(Group& g, const std::function<std::vector<int>()>& missing, int naps = INT_MAX) {
   Shared& shared = g.shared();
   for (int spins = 0, slept = 0;; spins++) {
@@ -153,7 +153,7 @@ int wait_for(Group& g, const std::function<std::vector<int>()>& missing, int nap
     shared.sleepers.fetch_sub(1);
     if (!in_vain) continue;
     if (++slept > naps) return fail(DIPU_ERROR, list(absent) + " did not join the group");
-    if (naps != INT_MAX) continue;  // while joining nobody is gone yet
+    if (naps != INT_MAX) continue;  // while joining no rank is gone yet
     for (int r : absent) {
       if (gone(g, r) && !missing().empty()) {
         return fail(DIPU_ERROR, "rank " + std::to_string(r) + " has ended, or left the group");
@@ -176,7 +176,7 @@ std::string said(const Plan& plan) {
       std::to_string(plan.peer) + ")";
 }
 
-// All meet, and say what they are about to do.
+// Synchronizes all ranks, and compares their plans.
 int agree(Group& g, const Plan& own) {
   g.plan(g.rank) = own;
   if (int code = meet(g)) return code;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of the reference chip: per device one range of addresses without access (what the program
-// sees) and one with access (what kernels use); host address = device address + constant.
+// The memory of the reference chip: per device one range of addresses without access (for the program)
+// and one with access (for kernels); host address = device address + constant.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -47,7 +47,7 @@ void on_segv(int, siginfo_t* info, void*) {
         info->si_addr, chip);
     (void)!write(STDERR_FILENO, text, static_cast<size_t>(length));
   }
-  sigaction(SIGSEGV, &g_previous_segv, nullptr);  // whoever was there before (faulthandler, say) goes on
+  sigaction(SIGSEGV, &g_previous_segv, nullptr);  // a previous handler (faulthandler, for example) runs next
 }
 
 void install_segv_handler() {
@@ -126,7 +126,7 @@ int memory_free(int device, void* address) {
   const size_t offset = found->first / kPage * kPage;  // imported memory may begin inside a page
   auto [bytes, imported] = found->second;
   chip.live.erase(found);
-  if (imported) {  // our own pages again
+  if (imported) {  // map the chip's own pages again
     mmap(chip.host + offset, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, chip.fd, static_cast<off_t>(offset));
   } else {
     chip.used -= bytes;
@@ -178,7 +178,7 @@ int memory_import(int device, int fd, uint64_t offset, size_t bytes, void** out)
   void* mapped = mmap(chip.host + place, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, static_cast<off_t>(offset - inside));
   if (mapped == MAP_FAILED) return fail(DIPU_ERROR, "cannot map the memory of another process");
   *out = chip.device + place + inside;
-  if (inside != 0) {  // freed by the address that was given out
+  if (inside != 0) {  // freed by the returned address
     auto node = chip.live.extract(static_cast<size_t>(place));
     node.key() = static_cast<size_t>(place) + inside;
     chip.live.insert(std::move(node));

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of the reference device that can be switched on: by name, per operator, off at no cost.
+"""Faults of the reference device: switched on by name, per operator; switched off they cost
+nothing.
 
 In Python `with torch.dipu.quirk("nan", "softmax", call=3): …`; from outside
 `DIPU_QUIRKS="nan:softmax:call=3;latency:mm:ms=5"`. The faults themselves are in faults.py.
@@ -26,12 +27,12 @@ from torch_dipu.op_patterns import UnknownOperatorError
 
 
 class QuirkError(DeeplinkError):
-    """A quirk that does not exist, or with something that it does not take."""
+    """A quirk does not exist, or has an unknown parameter."""
 
 
 @dataclass(frozen=True)
 class Active:
-    """A fault that is on: for which operators, with which parameters, and its own call count."""
+    """An active fault: its operators, its parameters, and its own call count."""
 
     fault: Fault
     pattern: re.Pattern[str]
@@ -40,11 +41,11 @@ class Active:
 
     @property
     def everywhere(self) -> bool:
-        """Whether it is on for the operators that it has by default."""
+        """Whether it is on for its default operators."""
         return self.pattern.pattern == self.fault.ops
 
     def wants(self, operator: str) -> bool:
-        """Full match on "add.Tensor" or on "add"."""
+        """Whether the pattern matches "add.Tensor" or "add" in full."""
         name = operator.partition("::")[2]
         return any(self.pattern.fullmatch(text) for text in (name, name.partition(".")[0]))
 
@@ -54,7 +55,7 @@ _active: list[Active] = []
 
 @contextmanager
 def quirk(name: str, ops: str | None = None, **parameters: Any) -> Iterator[None]:
-    """A fault is on inside the block; `ops` is a regular expression over operator names."""
+    """Inject a fault inside the block; `ops` is a regular expression over operator names."""
     active = _make(name, ops, parameters)
     _switch_on(active)
     try:
@@ -64,7 +65,7 @@ def quirk(name: str, ops: str | None = None, **parameters: Any) -> Iterator[None
 
 
 def quirks() -> dict[str, str]:
-    """Every fault by name, with what it does, for which operators, and its parameters."""
+    """Return every fault by name, with its effect, its operators, and its parameters."""
     return {
         name: f"{fault.doc} Default operators: {fault.ops!r}; parameters: {fault.parameters}."
         for name, fault in FAULTS.items()
@@ -72,7 +73,7 @@ def quirks() -> dict[str, str]:
 
 
 def start() -> None:
-    """Switches on what DIPU_QUIRKS names, for the whole process."""
+    """Switch on the faults of DIPU_QUIRKS, for the whole process."""
     for text in filter(None, (part.strip() for part in settings.DIPU_QUIRKS.get().split(";"))):
         _switch_on(_parse(text))
 
@@ -115,7 +116,7 @@ def _make(name: str, ops: str | None, parameters: dict[str, Any]) -> Active:
 
 
 def _pattern(name: str, fault: Fault, ops: str) -> str:
-    """The regular expression for operators in any spelling; QuirkError where there is none."""
+    """Return the regular expression for operators in any spelling; QuirkError if it is invalid."""
     if fault.around is None or ops == fault.ops:
         return ops
     try:
@@ -146,7 +147,7 @@ def _switch_off(active: Active) -> None:
 
 
 def _apply() -> None:
-    """Operators that a fault wants get the hook; the others have none."""
+    """Set the hook of operators with a fault, and remove all other hooks."""
     around = [active for active in _active if active.fault.around is not None]
     wanted = [op for op in _C.operators() if any(active.wants(op) for active in around)]
     _C.set_hook(list(set(_C.operators()) - set(wanted)), None)
@@ -154,12 +155,12 @@ def _apply() -> None:
 
 
 def _hook(operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Runs the operator inside its faults, the first switched on outermost."""
+    """Run the operator inside its faults, the first switched on outermost."""
     overload = _overload(operator)
     todo = [a for a in _active if a.fault.around is not None and a.wants(operator)]
     if operator in _forced(settings.DIPU_FORCE_FALLBACK_OPS_LIST.get()):
-        todo = []  # the CPU does it, and the chip's fault with it is not there
-    before = _C.exchange_hooks_off(True)  # what faults compute with is not faulty
+        todo = []  # the CPU runs it, without the chip's fault
+    before = _C.exchange_hooks_off(True)  # operators that faults call are not faulty
     try:
         return _run(Call(operator.partition("::")[2], overload, args, kwargs), todo)
     finally:
@@ -168,7 +169,7 @@ def _hook(operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 @cache
 def _forced(patterns: tuple[str, ...]) -> frozenset[str]:
-    """The operators that are forced to the CPU, however they are called."""
+    """Return the operators that are forced to the CPU, under any name."""
     found = op_patterns.matching(patterns) if patterns else {}
     return frozenset(name for name, mode in found.items() if mode == op_patterns.ALWAYS)
 
@@ -178,7 +179,7 @@ def _run(call: Call, todo: list[Active]) -> Any:
         return call.overload(*call.args, **call.kwargs)
     first, *rest = todo
     around = first.fault.around
-    assert around is not None  # _hook kept only those
+    assert around is not None  # _hook selected only those
     return around(call, lambda changed: _run(changed, rest), first.count, **first.parameters)
 
 

@@ -53,7 +53,7 @@ inline void narrow(float value, Half& to) {
     made = 0x7e00u;
   } else if (rest >= 0x47800000u) {  // beyond the largest exponent
     made = 0x7c00u;
-  } else if (rest >= 0x38800000u) {  // may round up to infinity, as it should
+  } else if (rest >= 0x38800000u) {  // rounding up to infinity is correct here
     made = (rest - (112u << 23) + 0xfffu + (rest >> 13 & 1u)) >> 13;
   } else {  // subnormal: the addition rounds it
     made = float_to_bits(bits_to_float(rest) + 0.5f) - float_to_bits(0.5f);
@@ -78,7 +78,7 @@ inline void narrow(double value, float& to) {
 inline void narrow(std::complex<double> value, std::complex<float>& to) {
   to = {static_cast<float>(value.real()), static_cast<float>(value.imag())};
 }
-// whole numbers in 64 bits; what is too large wraps around when it is narrowed, as everywhere
+// integers in 64 bits; a value that is too large wraps around when it is narrowed
 template <typename T>
   requires std::is_integral_v<T>
 inline auto widened(T value) {
@@ -125,7 +125,7 @@ inline T averaged(T total, int size) {
   else return total / static_cast<decltype(std::abs(T{}))>(size);
 }
 
-// Which elements have a meaning under a reduction.
+// Whether a type has a meaning under a reduction.
 template <typename T>
 constexpr bool reducible(int32_t how) {
   using Wide = decltype(widened(T{}));
@@ -135,7 +135,7 @@ constexpr bool reducible(int32_t how) {
   else return !bits && how != DIPU_MIN && how != DIPU_MAX;
 }
 
-// `count` elements of each source, into `out`, which may be one of them.
+// Reduces `count` elements of each source into `out`, which may be one of them.
 template <typename T>
 bool reduce(const std::vector<const char*>& sources, char* out, size_t count, int32_t how) {
   using Wide = decltype(widened(T{}));
@@ -164,10 +164,10 @@ bool reduce(const std::vector<const char*>& sources, char* out, size_t count, in
 using Reduce = bool (*)(const std::vector<const char*>&, char*, size_t, int32_t);
 struct Type {
   size_t bytes;
-  Reduce reduce;  // none: it is moved only
+  Reduce reduce;  // null: the type can only be moved
 };
 
-// By its number in diopiDtype_t; no bytes: there is no such type.
+// By the number of diopiDtype_t; 0 bytes: there is no such type.
 inline Type type_of(int32_t dtype) {
   switch (dtype) {
     case diopi_dtype_int8: return {1, reduce<int8_t>};

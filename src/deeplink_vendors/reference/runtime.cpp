@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reference chip: host memory behind addresses that the host may not touch (memory.cpp), streams
-// whose work is done at launch (streams.cpp), a communicator (group.cpp), and here the table of them.
-// It is written against dipu_runtime.h alone and is meant to be read as its documentation.
+// The reference chip: host memory at addresses that the host must not access (memory.cpp), streams
+// whose work is done at launch (streams.cpp), a communicator (group.cpp), and here their table.
+// It uses dipu_runtime.h alone and is meant to be read as its documentation.
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ int device_count(int* count) {
 int device_info(int, DipuDeviceInfo* info) {
   snprintf(info->name, sizeof info->name, "DIPU reference device (CPU)");
   info->total_memory = g_capacity;
-  info->major = 8;  // programs written for CUDA ask for 8 before they use bfloat16
+  info->major = 8;  // programs written for CUDA check for 8 before they use bfloat16
   info->minor = 0;
   info->multiprocessors = static_cast<int32_t>(sysconf(_SC_NPROCESSORS_ONLN));
   return DIPU_OK;
@@ -62,7 +62,7 @@ using namespace reference;
 EXPORT const DipuRuntime* dipu_runtime(void) {
   return &kTable;
 }
-// The reference device's own knobs: its size, before first use, and its faults (see quirks.py).
+// Functions of the reference device alone: its size, before first use, and its faults (see quirks.py).
 EXPORT void dipu_reference_configure(int devices, uint64_t capacity) {
   g_count = std::min(devices, kMaxDevices);
   g_capacity = pages(capacity);
@@ -73,7 +73,7 @@ EXPORT void dipu_reference_delay(int device, void* stream, int64_t nanoseconds) 
 EXPORT void dipu_reference_late_copies(int on) {
   set_late_copies(on != 0);
 }
-// What a kernel does that manages the chip's memory itself, and badly.
+// The actions of a kernel that manages the chip's memory itself, incorrectly.
 EXPORT int dipu_reference_allocate(int device, size_t bytes) {
   void* forgotten = nullptr;
   return memory_allocate(device, bytes, &forgotten);

@@ -21,7 +21,9 @@ log = logging.getLogger("torch_dipu")
 
 
 def communicator(store: Store, rank: int, size: int, timeout: timedelta) -> Backend | None:
-    """None: the chip's own, which joins processes of one host. Between hosts it is gloo."""
+    """Return None for the chip's own communicator, for processes of one host; gloo
+    between hosts.
+    """
     from torch.distributed import ProcessGroupGloo
 
     if _can_meet(store, rank, size, timeout):
@@ -30,7 +32,9 @@ def communicator(store: Store, rank: int, size: int, timeout: timedelta) -> Back
 
 
 def _can_meet(store: Store, rank: int, size: int, timeout: timedelta) -> bool:
-    """Whether all ranks are on one host and want the chip's own: rank 0 finds out, for all."""
+    """Whether all ranks are on one host and select the chip's communicator: rank 0
+    decides for all.
+    """
     store.set(
         f"dicl/host/{rank}",
         f"{settings.DIPU_COLLECTIVES.get()} {socket.gethostname()} {_system()}",
@@ -48,22 +52,24 @@ def _can_meet(store: Store, rank: int, size: int, timeout: timedelta) -> bool:
 
 
 def _system() -> str:
-    """Which boot of a machine, and whose process numbers: containers have their own."""
+    """Identify the boot of a machine and the PID namespace: containers have their own."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     try:
         return f"{boot.read_text().strip()} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:  # no such system: no two processes of it are the same
+    except OSError:  # no such system: treat every process as separate
         return f"unknown {uuid.uuid4()}"
 
 
 def start() -> None:
-    """Once the device is registered: the faults named in DIPU_QUIRKS are switched on."""
+    """Switch on the faults of DIPU_QUIRKS; called when the device is registered."""
     if settings.DIPU_QUIRKS.get():
         quirks().start()
 
 
 def quirks() -> ModuleType:
-    """The faults of this chip; loaded when somebody asks, they need the registered device."""
+    """Return the module of this chip's faults; imported on demand, as it needs the registered
+    device.
+    """
     from deeplink_vendors.reference import quirks
 
     return quirks

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of tensors for op_tools, as a device of its own would give them: by the host."""
+"""Statistics of tensors for op_tools, computed on the host in place of a device's own kernel."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ DTYPES = (
 
 
 def start(table: Tensor, device: torch.device) -> Callable[[], Tensor]:
-    """Reduces pieces of memory in the current stream; what it returns gives the results.
+    """Reduce pieces of memory in the current stream; the returned function gives the results.
 
     See op_tools/tensors/device_reduction.py for the table and the results.
     """
     window = torch.get_device_module(device).host_window(device)
     if window is None:
-        raise RuntimeError("the host does not see this device's memory")
+        raise RuntimeError("the host cannot access this device's memory")
     torch.accelerator.current_stream(device).synchronize()
     made = [_reduced(window[1] + row[0] - window[0], *row[1:]) for row in table.tolist()]
     return lambda: torch.tensor(made, dtype=torch.int64).view(-1, FIELDS)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The streams of the reference chip: their work is done at launch, and counts as done only when their
-// completion clock says so. Copies arrive late while that hazard is on.
+// The streams of the reference chip: work is done at launch, and counts as complete when its completion
+// clock is reached. Copies arrive late while that fault is on.
 #include <time.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 struct LateCopy {
   void* dst;
-  std::vector<char> bytes;  // as they were at launch
+  std::vector<char> bytes;  // the bytes at launch
   std::atomic<bool> delivered{false};
   void deliver() {
     if (!delivered.exchange(true)) std::memcpy(dst, bytes.data(), bytes.size());
@@ -27,7 +27,7 @@ using LateCopies = std::vector<std::shared_ptr<LateCopy>>;
 
 struct Stream {
   std::mutex mutex;
-  int64_t ready_ns = 0;  // when everything launched so far is done
+  int64_t ready_ns = 0;  // time of completion of all launched work
   LateCopies late;
 };
 struct Event {
@@ -85,7 +85,7 @@ int memory_copy(const DipuCopy* c) {
   if (c->blocking != 0 && c->stream_device >= 0) stream_synchronize(c->stream_device, c->stream);
   void* dst = host_address(c->dst_device, c->dst);
   const void* src = host_address(c->src_device, c->src);
-  // kernels that follow a copy to the device on its stream read what was copied
+  // kernels after a copy to the device on its stream must read the copied bytes
   if (c->blocking == 0 && c->dst_device == DIPU_HOST && g_late.load(std::memory_order_relaxed)) {
     auto copy = std::make_shared<LateCopy>();
     copy->dst = dst;
@@ -110,7 +110,7 @@ int stream_query(int device, void* handle) {
   Stream& s = stream_of(device, handle);
   std::lock_guard<std::mutex> lock(s.mutex);
   if (s.ready_ns > now_ns()) return DIPU_NOT_READY;
-  deliver(s.late);  // the program has been told that it is done
+  deliver(s.late);  // the program has been notified of the completion
   return DIPU_OK;
 }
 int stream_wait_event(int device, void* handle, void* event) {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""T-Head's PPUs (平头哥): their build of torch calls them cuda, and itself nothing."""
+"""T-Head's PPUs (平头哥): their build of torch presents them as cuda, without a name of its own."""
 
 from deeplink.plugin import Marks, presenting_as_cuda
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intel's GPUs, as torch itself serves them."""
+"""Intel's GPUs, through torch itself."""
 
 from deeplink.errors import VendorUnavailable
 from deeplink.vendor import Vendor
@@ -8,10 +8,10 @@ VISIBLE_DEVICES = "ZE_AFFINITY_MASK"
 
 
 def is_available() -> bool:
-    """Asks how many devices there are; makes no context on any of them."""
-    import torch  # heavy, and only needed here
+    """Query the number of devices, without creating a context on any of them."""
+    import torch  # imported on demand: slow
 
-    if not torch.xpu._is_compiled():  # torch.backends has no word for it
+    if not torch.xpu._is_compiled():  # torch.backends has no query for it
         raise VendorUnavailable(f"this torch build ({torch.__version__}) has no XPU")
     if torch.xpu.device_count() == 0:
         raise VendorUnavailable("no XPU is visible", f"check its driver, and {VISIBLE_DEVICES}.")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused ops by torch_npu's own, as its documentation describes them: arguments are mapped.
+"""Fused ops by torch_npu's own, according to its documentation: arguments are mapped.
 
-Lengths are lists of the host's numbers there, so attention waits for the device once in a call.
+Lengths are lists on the host there, so attention synchronizes with the device once per call.
 """
 
 from deeplink_vendors.ascend.fused.attention import (

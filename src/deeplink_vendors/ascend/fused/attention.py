@@ -13,12 +13,12 @@ from deeplink_vendors.ascend.fused.sdk import FLOATS, HALF, same, torch_npu
 from diopi.resolve import limited
 
 RIGHT_DOWN = 3  # the sparse mode in which the last query sees the last key
-MASK = 2048  # the size of the mask that this mode takes, whatever the lengths
+MASK = 2048  # the size of the mask in this mode, for any lengths
 
 
 @functools.lru_cache(4)
 def causal_mask(device: torch.device) -> Tensor:
-    """True is hidden: all above the diagonal."""
+    """Create a mask that hides all keys above the diagonal."""
     return torch.ones(MASK, MASK, dtype=torch.bool, device=device).triu(1)
 
 
@@ -41,7 +41,9 @@ def fill_kv_cache(
     k_zeros: Tensor | None = None,
     v_zeros: Tensor | None = None,
 ) -> None:
-    """Rows whose slot is negative are left out first: what the op does with them is not told."""
+    """Write to the slots; rows with a negative slot are removed first, because the op leaves them
+    undefined.
+    """
     kept = slots >= 0
     rows = [t[kept].contiguous() for t in (k, v)]
     if rows[0].shape[0]:
@@ -95,7 +97,7 @@ def prefill_attention(
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
 ) -> Tensor:
-    """Layout TND: lengths are where sequences end, as numbers of the host."""
+    """Layout TND: lengths are the ends of the sequences, as numbers on the host."""
     tokens, ends, kv_ends = q.shape[0], cu_q[1:].tolist(), cu_kv[1:].tolist()
     q, k, v = q[: ends[-1]].contiguous(), k.contiguous(), v.contiguous()
     return _padded(
@@ -116,7 +118,7 @@ def prefill_attention(
 
 
 def _padded(out: Tensor, tokens: int) -> Tensor:
-    """With zeros for tokens of no sequence."""
+    """Append zeros for tokens of no sequence."""
     missing = tokens - out.shape[0]
     return torch.cat((out, out.new_zeros(missing, *out.shape[1:]))) if missing else out
 
@@ -208,7 +210,7 @@ def paged_prefill_attention(
     k_zeros: Tensor | None = None,
     v_zeros: Tensor | None = None,
 ) -> Tensor:
-    """Layout BSH, queries side by side with padding: of packed ones over blocks little is told."""
+    """Layout BSH with padded queries: the op does not document packed queries over blocks."""
     counts = cu_q.diff()
     number = torch.arange(max_q, device=q.device)
     there = number < counts[:, None]
@@ -249,7 +251,7 @@ def dense_attention(
     scale: float,
     softcap: float = 0.0,
 ) -> Tensor:
-    """Layout BSND; in a mask, true is hidden there."""
+    """Layout BSND; true in a mask means hidden for this op."""
     how = _causal(causal, q.device)
     if mask is not None:
         seen = mask.expand(q.shape[0], 1, q.shape[1], k.shape[1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products, few bits and mixtures of experts."""
+"""Matrix products, quantised products and mixtures of experts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dlinfer.fused.products import summed
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, group: str = "") -> Tensor:
-    """torch's own."""
+    """torch's own product."""
     product = F.linear(x, weight, bias).contiguous()
     return summed(product, group) if group else product
 
@@ -112,9 +112,9 @@ def fused_moe(
     experts: Tensor,
     activation: str = "silu",
 ) -> Tensor:
-    """Rows sorted by expert, two grouped products, and the sum by the weights.
+    """Sort rows by expert, run two grouped products, and sum by the weights.
 
-    npu_moe_init_routing wants to know the row of each choice, choice by choice.
+    npu_moe_init_routing requires the row of each choice, ordered by choice.
     """
     tokens, chosen = experts.shape
     each = torch.arange(tokens * chosen, dtype=torch.int32, device=x.device)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch_npu, and the types that its ops take."""
+"""torch_npu, and the types that its ops accept."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FLOATS = (*HALF, torch.float32)
 
 
 def same(kinds: tuple[torch.dtype, ...], *tensors: Tensor | None) -> bool:
-    """Whether all have one of these types, the same."""
+    """Whether all tensors have one type, which is among `kinds`."""
     found = {t.dtype for t in tensors if t is not None}
     return len(found) == 1 and found <= set(kinds)
 
 
 def rows(x: Tensor) -> Tensor:
-    """[..., size] as [rows, size]."""
+    """Reshape [..., size] to [rows, size]."""
     return x.reshape(-1, x.shape[-1])

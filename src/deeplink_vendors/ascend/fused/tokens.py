@@ -69,7 +69,8 @@ def _turnable(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> bool:
 def rotary(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """npu_rotary_mul of what is turned: one batch, [1, tokens, heads, size], angles [1, tokens, 1,
+    """npu_rotary_mul for the rotated part: one batch, [1, tokens, heads, size], angles [1, tokens,
+    1,
     size].
     """
     mode = "interleave" if interleaved else "half"

@@ -2,8 +2,8 @@
 """ascendgraph: torch.compile to GE's GraphDef for Ascend, run here by a simulation on the CPU.
 
 The graph is emitted, checked against GE's operator prototypes, and executed by an interpreter with
-torch's meaning of each operator: that shows its wiring, types and attributes. Nothing of it has run
-on an NPU, nor through GE: everything that names it says `sim`.
+torch's meaning of each operator, which verifies its wiring, types and attributes. It has not run on
+an NPU, nor through GE: every name of it contains `sim`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from dicp.apart import of_dlinfer
 
 __all__ = ["backend", "register_conversion"]
 
-PROTOTYPES = "torch_npu 2.13.0"  # where prototypes.csv is from
+PROTOTYPES = "torch_npu 2.13.0"  # source of prototypes.csv
 log = logging.getLogger("dicp")
 
 
 def load(blob: bytes, loading: Loading) -> Executable:
-    """The simulation of a GraphDef."""
+    """Load the simulation of a GraphDef."""
     graph = Graph.from_bytes(blob)
     log.info("ascendgraph (sim): %s, %d GE nodes, on the CPU", loading.name, len(graph.nodes))
     return Simulation(graph, loading.constants)

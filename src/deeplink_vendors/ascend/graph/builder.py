@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a GE graph: the Emitter of ascendgraph. Every node is named and typed by its prototype."""
+"""The Emitter of ascendgraph: builds a GE graph with nodes named and typed by their prototypes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from deeplink_vendors.ascend.graph.prototypes import TYPES, Port, check, ports, 
 from dicp.conversion import NotTaken
 
 HALVES = (torch.float16, torch.bfloat16)
-CONSTANT = "_constant"  # on a Data node: its value is the frozen weight of that name
+CONSTANT = "_constant"  # attribute of a Data node: its value is the frozen weight of that name
 
 Out = tuple[torch.dtype, Sequence[Any]]  # type and shape of a result
 
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor in the graph: where it is made, its type and shape (symbolic sizes included)."""
+    """A tensor in the graph: its source, type and shape (symbolic sizes included)."""
 
     ref: str
     dtype: torch.dtype
@@ -44,13 +44,13 @@ class Builder:
         self._constants: dict[Any, Value] = {}
         self._inputs = 0
 
-    # what the core calls
+    # Interface to the core
 
     def input(self, node: fx.Node) -> Value:
         return self.of(node.meta["val"])
 
     def of(self, value: Any) -> Value:
-        """An input for a tensor, or a whole number, of which the type and shape are known."""
+        """Create an input for a tensor, or an integer, of known type and shape."""
         if isinstance(value, Tensor):
             return self._data(value.dtype, value.shape, {})
         return self._data(torch.int64, (), {})
@@ -66,28 +66,28 @@ class Builder:
         return self.graph().to_bytes()
 
     def graph(self) -> Graph:
-        """What is written so far, checked against the prototypes."""
+        """Return the graph so far, checked against the prototypes."""
         graph = Graph(self._name, tuple(self._nodes))
         errors = check(graph)
         if errors:
             raise NotTaken(f"not by GE's prototypes: {'; '.join(errors[:3])}")
         return graph
 
-    # what the conversions call
+    # Interface to the conversions
 
     def op(
         self, kind: str, inputs: Sequence[Value | None], outs: Sequence[Out], **attrs: Any
     ) -> Value:
-        """Adds a node; its only result, or the first.
+        """Add a node; return its first result.
 
-        Where the prototype takes no half floats, the node works in float32, between casts.
+        Where the prototype lacks half types, the node works in float32, between casts.
         """
         return self.several(kind, inputs, outs, **attrs)[0]
 
     def several(
         self, kind: str, inputs: Sequence[Value | None], outs: Sequence[Out], **attrs: Any
     ) -> list[Value]:
-        """Adds a node; as many of its results as are described."""
+        """Add a node; return the described results."""
         prototype = prototypes()[kind]
         inputs = [*inputs, *[None] * (len(prototype.inputs) - len(inputs))]
         named = ports(prototype.inputs, len(inputs))
@@ -103,7 +103,7 @@ class Builder:
         return [self.cast(v, out[0]) for v, out in zip(values, outs, strict=False)]
 
     def like(self, node: fx.Node, kind: str, *inputs: Value | None, **attrs: Any) -> Value:
-        """Adds a node whose result is that of the graph's node."""
+        """Add a node whose result has the type and shape of the graph's node."""
         return self.op(kind, inputs, [described(node)], **attrs)
 
     def cast(self, value: Value, dtype: torch.dtype) -> Value:
@@ -113,13 +113,13 @@ class Builder:
         return self._add("Cast", [value], [(dtype, value.shape)], attrs)[0]
 
     def scalar(self, number: Any, dtype: torch.dtype) -> Value:
-        """A constant without dimensions; a value is cast."""
+        """Create a constant without dimensions; a value is cast."""
         if isinstance(number, Value):
             return self.cast(number, dtype)
         return self.const(torch.tensor(number, dtype=dtype))
 
     def const(self, tensor: Tensor) -> Value:
-        """A tensor whose values are in the graph; equal ones are one node."""
+        """Create a tensor whose values are in the graph; equal ones are one node."""
         data = bytes_of(tensor)
         key = (tensor.dtype, tuple(tensor.shape), data)
         if key not in self._constants:
@@ -129,7 +129,7 @@ class Builder:
         return self._constants[key]
 
     def ints(self, numbers: Sequence[Any], dtype: torch.dtype = torch.int64) -> Value:
-        """A row of whole numbers, some of which may be known only when it runs."""
+        """Create a vector of integers, some of which may be known only at run time."""
         if not any(isinstance(number, Value) for number in numbers):
             return self.const(torch.tensor([int(n) for n in numbers], dtype=dtype))
         rows = [
@@ -145,7 +145,7 @@ class Builder:
         return self.op("ConcatV2", [*values, axis], [out], N=len(values))
 
     def size(self, value: Value, dim: int) -> Any:
-        """A size of a tensor: a number, or a value where it is known only when it runs."""
+        """Return a size of a tensor: a number, or a value where it is known only at run time."""
         if isinstance(value.shape[dim], int):
             return value.shape[dim]
         sizes = self.op("Shape", [value], [(torch.int64, (value.dim,))], dtype=torch.int64)
@@ -212,13 +212,13 @@ class Builder:
 
 
 def described(node: fx.Node) -> Out:
-    """Type and shape of a node's result."""
+    """Return type and shape of a node's result."""
     value = node.meta["val"]
     return (value.dtype, value.shape) if isinstance(value, Tensor) else (torch.int64, ())
 
 
 def _fitting_type(dtype: torch.dtype, port: Port) -> torch.dtype:
-    """The type itself where the port takes it, or the next wider one that it takes."""
+    """Return the type where the port accepts it, or the next wider one that it accepts."""
     if not port.takes(dtype) and dtype in HALVES and port.takes(torch.float32):
         return torch.float32
     return dtype

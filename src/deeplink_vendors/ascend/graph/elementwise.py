@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions of what works element by element: arithmetic, comparisons, functions, types."""
+"""Conversions of elementwise ops: arithmetic, comparisons, functions, types."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ WHOLE = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 
 
 def overloads(packet: Any) -> list[Any]:
-    """Those that take two tensors, or a tensor and a number."""
+    """Return the overloads that take two tensors, or a tensor and a number."""
     names = [name for name in ("Tensor", "Scalar") if name in packet.overloads()]
     return [getattr(packet, name) for name in names or ("default",)]
 
 
 def joint(node: fx.Node) -> torch.dtype:
-    """The type in which torch works on a node's first two arguments."""
+    """Return the type in which torch computes a node's first two arguments."""
     given: list[Any] = [a.meta["val"] if isinstance(a, fx.Node) else a for a in node.args[:2]]
     return torch.result_type(*given)
 
@@ -85,7 +85,7 @@ def _compared(kind: str) -> Any:
     def convert(b: Builder, node: fx.Node, x: Any, y: Any) -> Value:
         dtype = joint(node)
         if dtype == torch.bool and kind != "Equal":
-            dtype = torch.int32  # only Equal takes bool
+            dtype = torch.int32  # only Equal accepts bool
         return b.like(node, kind, b.scalar(x, dtype), b.scalar(y, dtype))
 
     return convert
@@ -110,7 +110,7 @@ def _bitwise(whole: str, of_bools: str) -> Any:
 
 
 def truth(b: Builder, x: Value) -> Value:
-    """Where x is not zero."""
+    """Return where x is not zero."""
     if x.dtype == torch.bool:
         return x
     return b.op("NotEqual", [x, b.scalar(0, x.dtype)], [(torch.bool, x.shape)])
@@ -218,7 +218,7 @@ def clamp(b: Builder, node: fx.Node, x: Value, low: Any = None, high: Any = None
 
 
 def _clipped(b: Builder, node: fx.Node, x: Value, low: Any, high: Any) -> Value:
-    """By Maximum and Minimum: the upper bound decides where the two cross, as in torch."""
+    """Clamp by Maximum and Minimum: the upper bound decides where the two cross, as in torch."""
     dtype = described(node)[0]
     x = b.cast(x, dtype)
     if low is not None:
@@ -229,7 +229,7 @@ def _clipped(b: Builder, node: fx.Node, x: Value, low: Any, high: Any) -> Value:
 @register_conversion(aten.where.self)
 def where(b: Builder, node: fx.Node, condition: Value, x: Value, y: Value) -> Value:
     dtype = described(node)[0]
-    work = torch.int32 if dtype == torch.bool else dtype  # SelectV2 takes no bool
+    work = torch.int32 if dtype == torch.bool else dtype  # SelectV2 accepts no bool
     x, y = b.cast(x, work), b.cast(y, work)
     chosen = b.op("SelectV2", [truth(b, condition), x, y], [(work, described(node)[1])])
     return b.cast(chosen, dtype)
@@ -256,7 +256,7 @@ def same(b: Builder, node: fx.Node, x: Value, **kwargs: Any) -> Value:
 
 @register_conversion(aten.full.default, aten.full_like.default, aten.scalar_tensor.default)
 def full(b: Builder, node: fx.Node, *args: Any, **kwargs: Any) -> Value:
-    """A number, broadcast; `full` gives its sizes, `full_like` a tensor that has them."""
+    """Broadcast a number; `full` gives the sizes, `full_like` a tensor that has them."""
     dtype, _ = described(node)
     if node.target is aten.scalar_tensor.default:
         return b.scalar(args[0], dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions of what the backward graphs of training are made of, besides the forward ones."""
+"""Conversions of the ops of backward graphs, in addition to the forward ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def gelu_backward(
 
 @register_conversion(aten.threshold_backward.default)
 def threshold_backward(b: Builder, node: fx.Node, grad: Value, x: Value, threshold: Any) -> Value:
-    """Of relu: GE's gradient of a threshold takes no float32."""
+    """The gradient of relu only: GE's gradient of a threshold has no float32."""
     if threshold != 0:
         raise NotTaken("a threshold that is not zero")
     return b.like(node, "ReluGrad", grad, x)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GE's graph as records: nodes, tensors' descriptions, attributes; to and from GraphDef's bytes."""
+"""GE's graph as records: nodes, tensor descriptions, attributes; conversion to and
+from GraphDef.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from torch import Tensor
 from deeplink.tensors import bytes_of
 from deeplink_vendors.ascend.graph.wire import Message, decode, encode
 
-# GE numbers its types twice: one way in GraphDef, another way in attributes such as Cast's dst_type
+# GE has two numberings of types: one in GraphDef, another in attributes such as Cast's dst_type
 DESCRIBED = {
     torch.float32: 1, torch.float16: 2, torch.int8: 3, torch.uint8: 4, torch.int16: 5,
     torch.int32: 7, torch.int64: 8, torch.bool: 11, torch.float64: 12, torch.bfloat16: 27,
@@ -24,7 +26,7 @@ AS_ATTRIBUTE = {
 FROM_DESCRIBED = {number: dtype for dtype, number in DESCRIBED.items()}
 FROM_ATTRIBUTE = {number: dtype for dtype, number in AS_ATTRIBUTE.items()}
 
-# kind of attribute, in the words of the prototypes -> member of AttrDef
+# kind of attribute, as in the prototypes -> member of AttrDef
 MEMBERS = {
     "Int": "i", "Float": "f", "Bool": "b", "String": "s", "Type": "dt", "Tensor": "t",
     "ListInt": "list.i", "ListFloat": "list.f", "ListBool": "list.b", "ListString": "list.s",
@@ -37,7 +39,7 @@ UNFED = "_is_unfed_optional"
 
 @dataclass(frozen=True)
 class Attr:
-    """The value of an attribute; its kind is a word of the prototypes, as Int or ListInt."""
+    """The value of an attribute; its kind is a name of the prototypes, as Int or ListInt."""
 
     kind: str
     value: Any
@@ -45,7 +47,7 @@ class Attr:
 
 @dataclass(frozen=True)
 class Desc:
-    """A tensor at a node's input or output; -1 in the shape: known when it runs."""
+    """A tensor at a node's input or output; -1 in the shape: known at run time."""
 
     name: str
     dtype: torch.dtype | None
@@ -56,7 +58,7 @@ class Desc:
 
 @dataclass(frozen=True)
 class Node:
-    """One operator; an input is `name:index` of what makes it, or empty: not given."""
+    """One operator; an input is `name:index` of its source, or empty: not given."""
 
     name: str
     type: str
@@ -68,7 +70,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes in an order in which they can run; the last one is NetOutput."""
+    """Nodes in an order of execution; the last one is NetOutput."""
 
     name: str
     nodes: tuple[Node, ...]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a GE graph on the CPU, node by node: a simulation, of meanings and not of a chip.
+"""Execution of a GE graph on the CPU, node by node: a simulation of meanings, not of a chip.
 
-Every result is held against its description in the graph: type, number of dimensions, known sizes.
+Every result is compared with its description in the graph: type, number of dimensions, known sizes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dicp.simulation import SimulationError, fresh
 
 
 class Simulation:
-    """A graph, ready to run: `simulation(args)`; its constants are given by name, once."""
+    """A graph ready to run: `simulation(args)`; its constants are set by name, once."""
 
     def __init__(self, graph: Graph, constants: Mapping[str, Tensor]) -> None:
         self._known: dict[str, Tensor] = {}
@@ -67,7 +67,7 @@ class Simulation:
 
 
 def _attributes(node: Node) -> dict[str, Any]:
-    """The attributes of a node, and the defaults of those that it does not have."""
+    """Return the attributes of a node, with the defaults of missing ones."""
     given = {name: attr.value for name, attr in node.attrs.items()}
     prototype = prototypes().get(node.type)
     declared = prototype.attributes.values() if prototype else ()
@@ -79,7 +79,7 @@ def _run(node: Node, attrs: dict[str, Any], inputs: list[Tensor | None]) -> Sequ
         inputs.pop()
     try:
         found = KERNELS[node.type](attrs, *inputs)
-    except Exception as error:  # torch's message, with the node that it is about
+    except Exception as error:  # torch's message, with the node that caused it
         raise SimulationError(f"{node.name} ({node.type}): {error}") from error
     results = found if isinstance(found, (tuple, list)) else (found,)
     for desc, result in zip(node.output_descs, results, strict=False):

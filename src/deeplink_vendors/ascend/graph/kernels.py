@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What GE's operators compute, by torch on the CPU: the meaning of each, not the chip's kernels.
+"""The meanings of GE's operators, by torch on the CPU; not the chip's kernels.
 
-A kernel gets the attributes, those that were not given by their defaults, and its inputs.
+A kernel receives the attributes, with defaults for missing ones, and its inputs.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def number(tensor: Tensor) -> int:
 
 @kernel("RealDiv")
 def real_div(attrs: Attrs, x: Tensor, y: Tensor) -> Tensor:
-    """Whole numbers give whole numbers."""
+    """Divide; integers give integers."""
     return x / y if x.is_floating_point() else torch.div(x, y, rounding_mode="trunc")
 
 
@@ -196,7 +196,7 @@ def strided_slice(
 def strided_slice_of_all(
     attrs: Attrs, x: Tensor, begin: Tensor, end: Tensor, strides: Tensor
 ) -> Tensor:
-    """With masks in which a bit stands for a dimension."""
+    """Slice with masks in which each bit represents a dimension."""
     gone = []
     edges = zip(numbers(begin), numbers(end), numbers(strides), strict=True)
     for dim, (first, last, step) in enumerate(edges):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of the simulator that fold or combine: reductions, products, convolutions, norms."""
+"""Kernels of the simulator that reduce or combine: reductions, products, convolutions, norms."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def softmax_grad(attrs: Attrs, softmax: Tensor, grad: Tensor) -> Any:
 
 @kernel("LogSoftmaxGrad")
 def log_softmax_grad(attrs: Attrs, grad: Tensor, x: Tensor) -> Any:
-    """`x` is the result of the forward."""
+    """Return the gradient of log_softmax; `x` is the result of the forward."""
     (axis,) = attrs["axis"]
     return aten._log_softmax_backward_data(grad, x, axis, grad.dtype)
 
@@ -128,7 +128,7 @@ def _product(x: Tensor, y: Tensor, turn_x: bool, turn_y: bool, bias: Tensor | No
 
 
 def _image(attrs: Attrs) -> tuple[list[int], list[int], list[int]]:
-    """Strides, paddings (top, bottom, left, right) and dilations of an NCHW image."""
+    """Return strides, paddings (top, bottom, left, right) and dilations of an NCHW image."""
     if attrs["data_format"] != "NCHW":
         raise NotImplementedError(f"images in {attrs['data_format']}")
     return attrs["strides"][2:], attrs["pads"], attrs["dilations"][2:]

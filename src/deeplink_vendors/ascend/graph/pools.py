@@ -67,10 +67,10 @@ def max_pool2d(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> list[Value]:
-    """The values; who asks for their places stays eager."""
+    """Convert to the values; a call that uses the indices stays eager."""
     asked = any(user.args[1] == 1 for user in node.users if user.users)
     if x.dim != 4 or ceil_mode or set(dilation) != {1} or asked:
-        raise NotTaken("not of four dimensions, rounded up, dilated, or asked for places")
+        raise NotTaken("not of four dimensions, rounded up, dilated, or its indices are used")
     (kh, kw), (sh, sw), (ph, pw) = _windows(kernel, stride or kernel, padding)
     value = node.meta["val"][0]
     found = b.op(
@@ -88,7 +88,9 @@ def max_pool2d(
 
 @register_conversion(aten._adaptive_avg_pool2d_backward.default)
 def adaptive_avg_pool2d_backward(b: Builder, node: fx.Node, grad: Value, x: Value) -> Value:
-    """Each pixel of the result goes back to its window: a product with weights on either side."""
+    """Distribute each pixel of the gradient to its window: a product with weights on
+    either side.
+    """
     sizes = (*x.shape[-2:], *grad.shape[-2:])
     if not all(isinstance(size, int) for size in sizes):
         raise NotTaken("a size that changes")

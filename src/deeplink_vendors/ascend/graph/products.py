@@ -122,7 +122,7 @@ def conv(
 def conv_attrs(
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
 ) -> dict[str, Any]:
-    """Two numbers each, or one for both, as GE writes them for NCHW."""
+    """Return attributes with two numbers each, or one for both, in GE's form for NCHW."""
     stride, padding, dilation = (list(v) * (3 - len(v)) for v in (stride, padding, dilation))
     return {
         "strides": [1, 1, *stride],
@@ -144,9 +144,9 @@ def batch_norm(
     var: Value,
     eps: float,
 ) -> Value:
-    """(x - mean) * (w / sqrt(var + eps)) + bias, in float32.
+    """Compute (x - mean) * (w / sqrt(var + eps)) + bias, in float32.
 
-    Not by BNInfer: that one takes no bfloat16, and only images.
+    Not by BNInfer: it supports no bfloat16, and only images.
     """
     dtype, shape = described(node)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
@@ -195,7 +195,7 @@ def native_layer_norm(
 def normed(
     b: Builder, x: Value, dims: int, w: Value | None, bias: Value | None, eps: float
 ) -> list[Value]:
-    """The norm, the mean and the inverse deviation."""
+    """Return the norm, the mean and the inverse deviation."""
     sizes = b.ints([b.size(x, dim - dims) for dim in range(dims)])
     rows = (*x.shape[: x.dim - dims], *[1] * dims)
     wide = torch.float32 if x.dtype != torch.float64 else x.dtype
@@ -242,7 +242,7 @@ def native_group_norm(
 
 @register_conversion(fused.rope.default)
 def rope(b: Builder, node: fx.Node, x: Value, cos: Value, sin: Value) -> Value:
-    """RotaryMul wants four dimensions in each."""
+    """Convert to RotaryMul, which requires four dimensions in each argument."""
     if x.dim != 4 or not cos.dim or cos.dim > 4 or sin.dim != cos.dim:
         raise NotTaken("not of four dimensions")
     return b.like(node, "RotaryMul", x, *(_of_four(b, b.cast(v, x.dtype)) for v in (cos, sin)))
@@ -275,12 +275,12 @@ def sdpa(
     causal: bool = False,
     scale: float | None = None,
 ) -> Value:
-    """By products and a softmax in every type.
+    """Convert to products and a softmax, in every type.
 
-    PromptFlashAttention's prototype takes no bfloat16, and its mask must be of its own type.
+    PromptFlashAttention's prototype has no bfloat16, and requires a mask of its own type.
     """
     if q.dim != 4 or not isinstance(q.shape[-1], int):
-        raise NotTaken("not [batch, heads, sequence, size] of a size that is known")
+        raise NotTaken("not [batch, heads, sequence, size] of known size")
     k, v = (_for_each_query(b, value, q) for value in (k, v))
     dtype, wide = q.dtype, torch.float32 if q.dtype != torch.float64 else q.dtype
     by = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
@@ -298,7 +298,7 @@ def sdpa(
 
 
 def _for_each_query(b: Builder, x: Value, q: Value) -> Value:
-    """Keys or values of fewer heads than q has, each repeated for its queries."""
+    """Repeat keys or values of fewer heads than q has, for its queries."""
     if x.shape[1] == q.shape[1]:
         return x
     if not isinstance(x.shape[1], int) or not isinstance(q.shape[1], int):
@@ -321,7 +321,7 @@ def _hidden(b: Builder, scores: Value, seen: Value) -> Value:
 
 
 def _lower(b: Builder, scores: Value, q: Value, k: Value) -> Value:
-    """Which keys each query sees: a triangle that is made when it runs, of its sizes then."""
+    """Return which keys each query sees: a triangle that is created at run time, for its sizes."""
     rows, columns = b.size(q, 2), b.size(k, 2)
     sizes = scores.shape[-2:]
     if isinstance(rows, int) and isinstance(columns, int):
@@ -346,12 +346,12 @@ def batch_norm_training(
     momentum: float,
     eps: float,
 ) -> list[Value]:
-    """The norm by the batch's own statistics, these, and the new running statistics.
+    """Return the norm by the batch's own statistics, these, and the new running statistics.
 
-    In float32 and step by step: BNTrainingUpdate takes no bfloat16, and only images.
+    In float32 and step by step: BNTrainingUpdate supports no bfloat16, and only images.
     """
     if not training:
-        raise NotTaken("a norm by running statistics that is to be trained")
+        raise NotTaken("training of a norm by running statistics")
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     axes = [0, *range(2, x.dim)]
     row = (1, x.shape[1], *[1] * (x.dim - 2))
@@ -393,7 +393,7 @@ def batch_norm_training(
 
 
 def _count(b: Builder, x: Value, axes: Sequence[int], dtype: torch.dtype) -> Value:
-    """How many elements are along these dimensions, as a number of this type."""
+    """Return the number of elements along these dimensions, as a number of this type."""
     sizes = [b.size(x, axis) for axis in axes]
     total = b.scalar(math.prod(size for size in sizes if isinstance(size, int)), dtype)
     for size in sizes:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """GE's operator prototypes, and the check of a graph against them.
 
-`prototypes.csv` holds what the interface says of the operators that we emit: names and order of
-inputs and outputs, types, attributes; `scripts/ascend_prototypes.py` writes it again. A graph that
-passes has every name, number and type right; it does not show that GE accepts it.
+`prototypes.csv` holds the interface of the emitted operators: names and order of inputs and
+outputs, types, attributes; `scripts/ascend_prototypes.py` generates it. A graph that passes the
+check has every name, number and type right; it does not show that GE accepts the graph.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from deeplink_vendors.ascend.graph.graph import AS_ATTRIBUTE, Desc, Graph, Node
 
 FLOATS = {"FLOAT", "FLOAT16", "BF16", "DOUBLE"}
 WHOLE = {"INT8", "UINT8", "INT16", "INT32", "INT64"}
-# GE's classes of types, as far as torch has such types; that they hold BF16 is assumed, that bool
-# is in none but ALL follows from prototypes that name it beside them
+# GE's classes of types, limited to torch's types. That they contain BF16 is assumed; that bool is
+# only in ALL follows from prototypes that name bool in addition to them
 CLASSES = {
     "ALL": FLOATS | WHOLE | {"BOOL"},
     "BasicType": FLOATS | WHOLE,
@@ -62,7 +62,7 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Prototype:
-    """What an operator is given and gives; its inputs in the order of its interface."""
+    """The inputs, outputs and attributes of an operator, in the order of its interface."""
 
     op: str
     inputs: tuple[Port, ...]
@@ -70,7 +70,7 @@ class Prototype:
     attributes: dict[str, Attribute]
 
 
-# the wheel writes these by hand: without types of their own, or with any
+# hand-written prototypes of the wheel: without types of their own, or with any type
 BY_HAND = (
     ("Data", "input", "x", "ALL"), ("Data", "output", "y", "ALL"), ("Data", "attr", "index", "Int"),
     ("Const", "output", "y", "ALL"), ("Const", "required_attr", "value", "Tensor"),
@@ -82,7 +82,7 @@ BY_HAND = (
 
 @cache
 def prototypes() -> dict[str, Prototype]:
-    """Every operator of the table."""
+    """Read every operator of the table."""
     text = files(__package__).joinpath("prototypes.csv").read_text("utf-8")
     rows = [*csv.reader(text.splitlines()[1:]), *map(list, BY_HAND)]
     grouped: dict[str, list[list[str]]] = {}
@@ -106,7 +106,7 @@ def _prototype(op: str, rows: list[list[str]]) -> Prototype:
 
 
 def _default(types: str) -> Any:
-    """The value in `Int 0`, `Bool false`, `ListInt {1, 1}`, `String "NCHW"`, `Type DT_INT64`."""
+    """Parse `Int 0`, `Bool false`, `ListInt {1, 1}`, `String "NCHW"`, `Type DT_INT64`."""
     kind, _, text = types.partition(" ")
     if not text:
         return None
@@ -129,7 +129,7 @@ def _port(row: list[str]) -> Port:
 
 
 def ports(declared: tuple[Port, ...], number: int) -> list[tuple[str, Port]]:
-    """Name and port of each of `number` tensors; those of a dynamic port are numbered."""
+    """Return name and port of each of `number` tensors; those of a dynamic port are numbered."""
     dynamic = number - sum(not port.kind.startswith("dynamic") for port in declared)
     out: list[tuple[str, Port]] = []
     for port in declared:
@@ -141,21 +141,21 @@ def ports(declared: tuple[Port, ...], number: int) -> list[tuple[str, Port]]:
 
 
 def check(graph: Graph) -> list[str]:
-    """What is wrong with the graph, a line for each; none: it follows the prototypes."""
+    """Return the errors of the graph, one line each; empty: it follows the prototypes."""
     made: dict[str, int] = {}
     errors: list[str] = []
     for node in graph.nodes:
         for source in filter(None, node.inputs):
             name, _, index = source.rpartition(":")
             if name not in made or int(index) >= made[name]:
-                errors.append(f"{node.name}: input {source} is not made before it")
+                errors.append(f"{node.name}: input {source} is not defined before it")
         errors += [f"{node.name} ({node.type}): {what}" for what in check_node(node)]
         made[node.name] = len(node.output_descs)
     return errors
 
 
 def check_node(node: Node) -> Iterator[str]:
-    """What is wrong with one node."""
+    """Yield the errors of one node."""
     prototype = prototypes().get(node.type)
     if prototype is None:
         yield "there is no prototype of that name"
@@ -166,7 +166,7 @@ def check_node(node: Node) -> Iterator[str]:
         node.inputs, node.input_descs, ports(prototype.inputs, len(node.inputs)), strict=False
     ):
         if desc.unfed != (not source):
-            yield f"input {name} is {'not ' if source else ''}given, its description says otherwise"
+            yield f"input {name} is {'not ' if source else ''}given, unlike in its description"
         if not source and port.kind == "input":
             yield f"input {name} is required"
     yield from _check_attributes(prototype, node)
@@ -189,7 +189,7 @@ def _check_attributes(prototype: Prototype, node: Node) -> Iterator[str]:
         if declared.required and name not in node.attrs:
             yield f"attribute {name} is required"
     for name, attr in node.attrs.items():
-        if name.startswith("_"):  # a note of the framework's
+        if name.startswith("_"):  # an annotation of the framework
             continue
         if name not in prototype.attributes:
             yield f"there is no attribute {name}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions of what folds dimensions: sums, extremes, choices, sorting, softmax."""
+"""Conversions of reductions: sums, extremes, indices, sorting, softmax."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 def axes_of(x: Value, dims: int | Sequence[int] | None) -> list[int]:
-    """Dimensions as they are counted from the first; none means all."""
+    """Return dimensions counted from the first; an empty list means all."""
     listed = [dims] if isinstance(dims, int) else list(dims or range(x.dim))
     return [dim % x.dim for dim in listed] if x.dim else []
 
@@ -63,7 +63,7 @@ def prod(
 
 def _no_bool(x: Value) -> Value:
     if x.dtype == torch.bool:
-        raise NotTaken("GE folds no bools but by any and all")
+        raise NotTaken("GE reduces bools only by any and all")
     return x
 
 
@@ -81,7 +81,7 @@ def everything(b: Builder, node: fx.Node, x: Value, dims: Any = None, keep: bool
 def variance(
     b: Builder, node: fx.Node, x: Value, dims: Any = None, *args: Any, **kwargs: Any
 ) -> Value:
-    """The mean of squared distances, times n / (n - correction)."""
+    """Compute the mean of squared distances, times n / (n - correction)."""
     axes = axes_of(x, dims)
     correction = kwargs.get("correction", 1)
     if node.target is aten.var.dim:
@@ -115,7 +115,7 @@ def _spread(
 
 @register_conversion(aten.max.dim, aten.min.dim)
 def extreme(b: Builder, node: fx.Node, x: Value, dim: int, keep: bool = False) -> list[Value]:
-    """The extreme and where it is: by two operators."""
+    """Return the extreme and its index, by two operators."""
     largest = node.target is aten.max.dim
     axes = axes_of(_no_bool(x), dim)
     if not axes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions of what moves elements: views, slices, joins, gathering, sizes."""
+"""Conversions of ops that move elements: views, slices, joins, gathering, sizes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NUMBERS = {
 
 
 def sizes_of(b: Builder, node: fx.Node, given: Sequence[Any]) -> Value:
-    """A node's shape as a tensor: the known sizes as numbers, the others as they were given."""
+    """Return a node's shape as a tensor: known sizes as numbers, the others as given."""
     shape = described(node)[1]
     pairs = zip(shape, given, strict=True)
     return b.ints([size if isinstance(size, int) else asked for size, asked in pairs])
@@ -45,7 +45,7 @@ def permute(b: Builder, node: fx.Node, x: Value, dims: Sequence[int]) -> Value:
 
 
 def plainly(b: Builder, node: fx.Node, x: Value, emit: Any) -> Value:
-    """Moves bools as uint8: the operators that move things take no bool."""
+    """Move bools as uint8: the operators that move elements accept no bool."""
     dtype, shape = described(node)
     if dtype != torch.bool:
         result: Value = emit(x, (dtype, shape))
@@ -88,7 +88,7 @@ def split_with_sizes(
     b: Builder, node: fx.Node, x: Value, sizes: Sequence[Any], dim: int = 0
 ) -> list[Value]:
     outs = [(part.dtype, part.shape) for part in node.meta["val"]]
-    at = b.scalar(dim % x.dim, torch.int32)  # SplitV wants int32 here, and only here
+    at = b.scalar(dim % x.dim, torch.int32)  # SplitV requires int32 here, and only here
     return b.several("SplitV", [x, b.ints(sizes), at], outs, num_split=len(outs))
 
 
@@ -176,7 +176,7 @@ def gather(b: Builder, node: fx.Node, x: Value, dim: int, index: Value, **kwargs
 
 @register_conversion(aten.index.Tensor)
 def index(b: Builder, node: fx.Node, x: Value, indices: Sequence[Value | None]) -> Value:
-    """By one index: rows of a dimension. Several, and masks, stay eager."""
+    """Index by one tensor: rows of a dimension. Several tensors, and masks, stay eager."""
     given = [(dim, at) for dim, at in enumerate(indices) if at is not None]
     if len(given) != 1 or given[0][1].dtype == torch.bool:
         raise NotTaken("several indices, or a mask")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes ascendgraph takes: those whose operators pass the check of GE's prototypes."""
+"""The nodes that ascendgraph supports: those whose operators pass the check of GE's prototypes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from deeplink_vendors.ascend.graph.conversions import conversions
 
 
 def supports(node: fx.Node) -> str | None:
-    """Why a node stays eager; None when what would be emitted for it alone is right."""
+    """Return why a node stays eager; None when the graph emitted for it alone is valid."""
     b = Builder()
     return conversions.why_not(b, node, b.graph)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wire form of GE's GraphDef: protocol buffers, written and read by a table of its fields.
 
-A message is a plain dict; what has its default value is left out, as proto3 does. Fields that are
-not in the table are skipped when a message is read. The bytes of equal messages are equal.
+A message is a plain dict without fields that have their default value, as in proto3. Fields that
+are not in the table are skipped when a message is read. The bytes of equal messages are equal.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ WIDTH = {FIXED64: 8, FIXED32: 4}
 
 
 def encode(kind: str, message: Message) -> bytes:
-    """The bytes of a message, its fields in the order of their numbers."""
+    """Encode a message, its fields in the order of their numbers."""
     out = bytearray()
     for number, (name, form) in FIELDS[kind].items():
         value = message.get(name)
@@ -79,7 +79,7 @@ def encode(kind: str, message: Message) -> bytes:
 
 
 def decode(kind: str, data: bytes) -> Message:
-    """The message in `data`; a repeated field that is not there is an empty list, a map a dict."""
+    """Decode a message; a missing repeated field is an empty list, a missing map a dict."""
     message: Message = {
         name: {} if form.startswith("{") else []
         for name, form in FIELDS[kind].values()
@@ -100,7 +100,9 @@ def decode(kind: str, data: bytes) -> Message:
 
 
 def _payloads(form: str, value: Any) -> Iterator[tuple[bytes, int]]:
-    """What is written for a field: one payload, or one for each element that is not packed."""
+    """Yield what is written for a field: one payload, or one for each element that is
+    not packed.
+    """
     if form.startswith("{"):
         for key in sorted(value):
             entry = _tagged(1, key.encode()) + _tagged(2, encode(form[1:-1], value[key]))
@@ -158,7 +160,7 @@ def _entry(form: str, payload: bytes | int) -> tuple[str, Message]:
 
 
 def _read(data: bytes) -> Iterator[tuple[int, int, bytes | int]]:
-    """Number, wire type and payload of each field."""
+    """Yield number, wire type and payload of each field."""
     at = 0
     while at < len(data):
         tag, at = _read_varint(data, at)
@@ -184,7 +186,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _varint(value: int) -> bytes:
-    value &= (1 << 64) - 1  # negative numbers take ten bytes
+    value &= (1 << 64) - 1  # negative numbers need ten bytes
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fused kernels of the CPU, in C++ on its dispatch key: float32 and bfloat16.
 
-They are built on first use (`deeplink.native`) and take what vector instructions the processor has.
+They are built on first use (`deeplink.native`) and use the vector instructions of the processor.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from deeplink import native as parts
 from diopi.resolve import limited
 from dlinfer.layout import Layout
 
-CACHE = Layout("NHBD")  # the keys of a head and block one after another: fewer pages to walk
-WEIGHTS = "IO"  # few rows make of each part of the weights a part of all results, without sums
+CACHE = Layout("NHBD")  # the keys of a head and block are consecutive: fewer pages to walk
+# for few rows each part of the weights is read once for all results, without partial sums
+WEIGHTS = "IO"
 NATIVE = (
     "rms_norm",
     "add_rms_norm",
@@ -42,18 +43,18 @@ log = logging.getLogger("dlinfer")
 
 
 def native(refused: Callable[..., Any]) -> tuple[str, ...]:
-    """Puts the kernels on the dispatch key; BuildError where they cannot be built."""
+    """Register the kernels on the dispatch key; BuildError where they cannot be built."""
     parts.load_extension(__name__, say=log.warning).start(refused)
     return NATIVE
 
 
 def bypass(on: bool) -> None:
-    """While on, every call goes to what `native` was given."""
+    """Send every call to the fallback of `native` while `on` is set."""
     parts.load_extension(__name__).bypass(on)
 
 
 def _takes(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, softcap: float) -> bool:
-    """torch's own knows no softcap, and has the first query see the first key."""
+    """torch's own kernel has no softcap, and its first query sees the first key."""
     return not softcap and not (causal and (mask is not None or q.shape[1] != k.shape[1]))
 
 
@@ -67,7 +68,7 @@ def dense_attention(
     scale: float,
     softcap: float = 0.0,
 ) -> Tensor:
-    """torch's own blocked kernel."""
+    """Call torch's own blocked kernel."""
     shared = q.shape[2] != k.shape[2]
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     out: Tensor = F.scaled_dot_product_attention(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of conversions to ONNX, and the two ways into it: what computes, and what moves."""
+"""The table of conversions to ONNX, with two decorators: for ops that compute, and that move."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dicp.conversion import Conversions
 conversions = Conversions()
 Convert = Callable[..., Any]
 Reason = Callable[[fx.Node], str | None]
-REASONS: dict[Any, Reason] = {}  # why a call of an overload stays eager
+REASONS: dict[Any, Reason] = {}  # reason for a call of an overload to stay eager
 
 
 def moves(*targets: Any) -> Callable[[Convert], Convert]:
-    """Registers what gives its input's elements as they are, in every type."""
+    """Register a conversion that moves elements unchanged, in every type."""
 
     def register(function: Convert) -> Convert:
         conversions.register_conversion(*targets)(
@@ -33,7 +33,7 @@ def moves(*targets: Any) -> Callable[[Convert], Convert]:
 
 
 def computes(*targets: Any) -> Callable[[Convert], Convert]:
-    """Registers what computes; see `computing`."""
+    """Register a conversion that computes; see `computing`."""
 
     def register(function: Convert) -> Convert:
         conversions.register_conversion(*targets)(computing(function))
@@ -43,14 +43,15 @@ def computes(*targets: Any) -> Callable[[Convert], Convert]:
 
 
 def computing(function: Convert) -> Convert:
-    """A conversion of a function that gets and gives values of the types of `computed_in`; what it
-    gives is cast to the type of the result.
+    """Wrap a conversion whose inputs and results have the types of `computed_in`; the result is
+    cast
+    to the type of the node.
     """
     return _wrapped(function, OnnxEmitter.wide, computed_in)
 
 
 def reason(*targets: Any) -> Callable[[Reason], Reason]:
-    """Registers a function that says why a call stays eager, or None."""
+    """Register a function that returns why a call stays eager, or None."""
 
     def register(function: Reason) -> Reason:
         REASONS.update(dict.fromkeys(targets, function))
@@ -78,7 +79,7 @@ def _wrapped(
 
 
 def mapped(arguments: Any, change: Callable[[Value], Value]) -> Any:
-    """Arguments with every value among them changed."""
+    """Return arguments with every value among them changed."""
     if isinstance(arguments, Value):
         return change(arguments)
     if isinstance(arguments, tuple | list):
@@ -105,12 +106,12 @@ def _name(made: Name) -> str:
 
 
 def fake(argument: Any) -> Any:
-    """What torch knows of an argument of a node: a fake tensor, or the argument itself."""
+    """Return torch's value of a node's argument: a fake tensor, or the argument itself."""
     return argument.meta["val"] if isinstance(argument, fx.Node) else argument
 
 
 def common_type(*arguments: Any) -> torch.dtype:
-    """The type to which torch brings operands."""
+    """Return the type to which torch promotes operands."""
     return torch.result_type(*(_operand(argument) for argument in arguments))
 
 
@@ -121,17 +122,17 @@ def _operand(argument: Any) -> Any:
 
 
 def operand(emitter: OnnxEmitter, argument: Any, dtype: torch.dtype) -> str:
-    """A tensor or a number in a type."""
+    """Return a tensor or a number in a type."""
     return emitter.number(argument, dtype)
 
 
 def as_result(emitter: OnnxEmitter, node: fx.Node, argument: Any) -> str:
-    """A tensor or a number in the type in which the node's result is computed."""
+    """Return a tensor or a number in the type in which the node's result is computed."""
     return operand(emitter, argument, computed_in(node.meta["val"].dtype))
 
 
 def dims_of(x: Value, dims: int | Sequence[int] | None) -> list[int]:
-    """Dimensions as numbers from 0; none, or an empty list, means all."""
+    """Return dimensions as numbers from 0; None, or an empty list, means all."""
     if dims is None or (not isinstance(dims, int) and not dims):
         return list(range(x.rank))
     listed = [dims] if isinstance(dims, int) else list(dims)

@@ -50,7 +50,7 @@ BY_TORCH = (
 
 @conversions.register_conversion(*RULES, *BY_TORCH)
 def taken_apart(emitter: OnnxEmitter, node: fx.Node, *args: Any, **kwargs: Any) -> Any:
-    """The values of a call whose meaning is other calls."""
+    """Return the values of a call by converting its decomposition."""
     flat, spec = tree_flatten((args, kwargs))
     vals, _ = tree_flatten(fx.map_arg((node.args, node.kwargs), fake))
     places = [at for at, leaf in enumerate(flat) if isinstance(leaf, Value)]
@@ -73,7 +73,7 @@ def _of_fixed_sizes(node: fx.Node) -> str | None:
     values = [fake(n) for n in node.all_input_nodes]
     sizes = [size for v in values if isinstance(v, Tensor) for size in v.shape]
     fixed = all(isinstance(size, int) for size in sizes)
-    return None if fixed else "torch takes it apart for fixed sizes only"
+    return None if fixed else "torch decomposes it for fixed sizes only"
 
 
 def _walk(emitter: OnnxEmitter, gm: fx.GraphModule, given: list[Value]) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions of what works element by element, of one operand."""
+"""Conversions of elementwise ops with one operand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deeplink_vendors.cpu.onnx.types import computed_in
 
 aten = torch.ops.aten
 
-# Of floats, one operator; whole numbers become floats first.
+# For floats, one operator; integers are converted to floats first.
 FLOAT = {
     aten.acos.default: "Acos",
     aten.acosh.default: "Acosh",
@@ -71,7 +71,7 @@ def trunc(e: OnnxEmitter, node: fx.Node, x: Value) -> Name:
 
 
 def truncated(e: OnnxEmitter, x: str, dtype: torch.dtype) -> str:
-    """Without what is behind the point."""
+    """Remove the fractional part."""
     below = e.op("Less", x, e.number(0, dtype))
     return e.op("Where", below, e.op("Ceil", x), e.op("Floor", x))
 
@@ -93,7 +93,7 @@ def sign(e: OnnxEmitter, node: fx.Node, x: Value) -> Name:
 
 @computes(aten.expm1.default)
 def expm1(e: OnnxEmitter, node: fx.Node, x: Value) -> Name:
-    # exp(x) - 1 loses everything near 0; (exp(x) + 1) * tanh(x / 2) is the same and does not
+    # exp(x) - 1 loses precision near 0; (exp(x) + 1) * tanh(x / 2) is equal and does not
     dtype = computed_in(node.meta["val"].dtype)
     x_ = as_result(e, node, x)
     half = e.op("Tanh", e.op("Mul", x_, e.number(0.5, dtype)))
@@ -102,7 +102,7 @@ def expm1(e: OnnxEmitter, node: fx.Node, x: Value) -> Name:
 
 @computes(aten.log1p.default)
 def log1p(e: OnnxEmitter, node: fx.Node, x: Value) -> Name:
-    # log(u) * x / (u - 1) with u = 1 + x as it was rounded: exact where log(1 + x) is not
+    # log(u) * x / (u - 1) with u = 1 + x after rounding: exact where log(1 + x) is not
     dtype = computed_in(node.meta["val"].dtype)
     x_, one = as_result(e, node, x), e.number(1, dtype)
     u = e.op("Add", x_, one)
@@ -171,7 +171,7 @@ def sigmoid(e: OnnxEmitter, node: fx.Node, x: Value) -> Name:
 
 
 def one_and_exp(e: OnnxEmitter, x: Name, dtype: torch.dtype) -> str:
-    """1 + exp(-x)."""
+    """Return 1 + exp(-x)."""
     return e.op("Add", e.op("Exp", e.op("Neg", x)), e.number(1, dtype))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes one graph as an ONNX model. Weights stay outside: the model names them."""
+"""The Emitter of ONNX models. Weights are not in the model, which only names them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch import Tensor, fx
 from deeplink_vendors.cpu.onnx.nodes import Known, Node
 from deeplink_vendors.cpu.onnx.types import ELEMENT, NUMPY, computed_in
 
-Size = int | str  # a size that is known, or the name of a whole number
+Size = int | str  # a known size, or the name of an integer
 
 
 @dataclass(frozen=True)
 class Value:
-    """A value of the graph: its name, what torch knows of it, and the type it has in ONNX."""
+    """A value of the graph: its name, torch's value for it, and its type in ONNX."""
 
     name: str
     val: Any  # a fake tensor, or a symbolic number
@@ -51,7 +51,7 @@ class OnnxEmitter:
         self._constants: dict[Any, str] = {}
         self._count = 0
 
-    # What the walk calls.
+    # Interface to the code generator.
 
     def input(self, node: fx.Node) -> Value:
         val = node.meta["val"]
@@ -95,33 +95,34 @@ class OnnxEmitter:
         self._count += 1
         return f"{word}{self._count}"
 
-    # What conversions call.
+    # Interface to the conversions.
 
     def op(self, kind: str, *inputs: Name | None, domain: str = "", **attributes: Any) -> str:
-        """Emits an operator with one result."""
+        """Emit an operator with one result."""
         return self.ops(kind, *inputs, results=1, domain=domain, **attributes)[0]
 
     def ops(
         self, kind: str, *inputs: Name | None, results: int, domain: str = "", **attributes: Any
     ) -> list[str]:
-        """Emits an operator with several results."""
+        """Emit an operator with several results."""
         names = [self._name() for _ in range(results)]
         given = [_text(value) for value in inputs]
         self._nodes.append(Node(kind, given, tuple(names), domain, attributes))
         return names
 
     def new(self) -> str:
-        """A name that nothing has yet."""
+        """Return an unused name."""
         return self._name()
 
     def put(self, node: Node) -> str:
-        """Emits an operator as it is; the name of its first result."""
+        """Emit an operator unchanged; return the name of its first result."""
         self._nodes.append(node)
         return node.outputs[0]
 
     def take_back(self, kind: str, name: str) -> Node | None:
-        """The operator that gives `name`, no longer emitted; None if it is of another kind, or
-        something reads it already.
+        """Remove the operator with the result `name` and return it; None if it is of another kind,
+        or
+        its result has been read.
         """
         for number, node in enumerate(self._nodes):
             if node.outputs == (name,) and node.kind == kind:
@@ -130,7 +131,7 @@ class OnnxEmitter:
         return None
 
     def array(self, values: Any, dtype: torch.dtype = torch.int64) -> str:
-        """A constant that is part of the model; each only once."""
+        """Create a constant that is part of the model; equal constants are created once."""
         made = np.asarray(values, NUMPY[dtype])
         key = (made.dtype.str, made.shape, made.tobytes())
         if key not in self._constants:
@@ -139,7 +140,7 @@ class OnnxEmitter:
         return self._constants[key]
 
     def number(self, value: Number | Value, dtype: torch.dtype) -> str:
-        """A number as a tensor of no dimensions; one too large for its type wraps around."""
+        """Create a number as a tensor of no dimensions; one too large for its type wraps around."""
         if isinstance(value, Value):
             return self.cast(value, dtype).name
         if dtype == torch.bfloat16:
@@ -150,7 +151,7 @@ class OnnxEmitter:
         return self.array(np.float64(value).astype(NUMPY[dtype]), dtype)
 
     def cast(self, value: Value, dtype: torch.dtype) -> Value:
-        """The value in another type."""
+        """Convert the value to another type."""
         if value.dtype == dtype:
             return value
         if dtype == torch.bool and value.dtype in (torch.float16, torch.bfloat16):
@@ -159,13 +160,13 @@ class OnnxEmitter:
         return replace(value, name=name, dtype=dtype)
 
     def wide(self, value: Value) -> Value:
-        """The value in the type in which there are kernels for it."""
+        """Convert the value to the type for which there are kernels."""
         return self.cast(value, computed_in(value.dtype))
 
-    # Sizes: whole numbers as long as they are known.
+    # Sizes: integers as long as they are known.
 
     def ints(self, values: Sequence[Any]) -> str:
-        """Whole numbers, some of which may be values, as a tensor of one dimension."""
+        """Create a tensor of one dimension from integers, some of which may be values."""
         if all(isinstance(value, int) for value in values):
             return self.array(list(values))
         parts = [
@@ -176,14 +177,14 @@ class OnnxEmitter:
         return self.op("Concat", *parts, axis=0)
 
     def size(self, x: Value, dim: int) -> Size:
-        """The size of one dimension."""
+        """Return the size of one dimension."""
         known = x.shape[dim]
         if isinstance(known, int):
             return known
         return self.op("Gather", self.op("Shape", x), self.array(dim % x.rank), axis=0)
 
     def count(self, x: Value, dims: Sequence[int]) -> Size:
-        """The number of elements over some dimensions."""
+        """Return the number of elements over some dimensions."""
         sizes = [self.size(x, dim) for dim in dims]
         total: Size = math.prod(size for size in sizes if isinstance(size, int))
         for size in sizes:
@@ -192,13 +193,13 @@ class OnnxEmitter:
         return total
 
     def whole(self, kind: str, a: Size, b: Size) -> Size:
-        """Arithmetic with sizes, done here as far as they are known."""
+        """Compute with sizes, here as far as they are known."""
         if isinstance(a, int) and isinstance(b, int):
             return _FOLDED[kind](a, b)
         return self.op(kind, *(self.array(x) if isinstance(x, int) else x for x in (a, b)))
 
     def shape(self, x: Value) -> str:
-        """All sizes as a tensor."""
+        """Return all sizes as a tensor."""
         if all(isinstance(size, int) for size in x.shape):
             return self.array(x.shape)
         return self.op("Shape", x)

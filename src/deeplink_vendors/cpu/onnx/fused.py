@@ -20,7 +20,7 @@ fused = torch.ops.dicp
 
 
 def activated(e: OnnxEmitter, x: str, activation: str, dtype: torch.dtype) -> str:
-    """An activation of `dicp.fused` on a value."""
+    """Apply an activation of `dicp.fused` to a value."""
     if activation == "":
         return x
     if activation == "silu":
@@ -60,7 +60,7 @@ def rope(e: OnnxEmitter, node: fx.Node, x: Value, cos: Value, sin: Value) -> Nam
     half = int(x.shape[-1]) // 2
     first, second = e.ops("Split", x, e.array([half, half]), results=2, axis=-1)
     turned = e.op("Concat", second, first, axis=-1)
-    # the sign goes to the sines, which all layers share
+    # negate the sines, which all layers share
     signs = e.array([-1.0] * half + [1.0] * half, x.dtype)
     return e.op("Add", e.op("Mul", x, cos), e.op("Mul", turned, e.op("Mul", sin, signs)))
 
@@ -75,11 +75,11 @@ def heads(node: fx.Node) -> str | None:
     q, k = (fake(argument).shape[-3] for argument in node.args[:2])
     if known(q, k) or str(q) == str(k):
         return None
-    return "heads that are shared, in a number that changes from call to call"
+    return "shared heads whose number changes from call to call"
 
 
 def _grouped(e: OnnxEmitter, q: Value, k: Value) -> list[Any] | None:
-    """The sizes of q with the queries that share a head one after another; None if none do."""
+    """Return the sizes of q with the queries that share a head adjacent; None if none do."""
     heads, shared = q.shape[-3], k.shape[-3]
     if not (known(heads, shared) and heads != shared):
         return None

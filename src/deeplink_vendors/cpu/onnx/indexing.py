@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions of what picks and places elements by their positions."""
+"""Conversions of ops that select and place elements by index."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _scattered(
 
 
 def _matching(e: OnnxEmitter, updates: Value, places: Value) -> Name:
-    """The updates that have a place: torch takes as many as there are places."""
+    """Return the used part of the updates: torch uses as many as there are indices."""
     if not places.rank or updates.shape == places.shape:
         return updates
     dims = list(range(places.rank))
@@ -127,7 +127,7 @@ def scatter_reduce(
 @reason(aten.scatter_reduce.two)
 def _why_not_reduced(node: fx.Node) -> str | None:
     if node.args[4] == "mean" and not fake(node.args[0]).dtype.is_floating_point:
-        return "the mean of whole numbers is rounded as torch alone does it"
+        return "the mean of integers, which only torch rounds in this way"
     return None
 
 
@@ -147,12 +147,12 @@ def nonzero(e: OnnxEmitter, node: fx.Node, x: Value) -> Name:
     return e.op("Transpose", e.op("NonZero", e.wide(x)), perm=[1, 0])
 
 
-# Several positions at once: x[:, i, j].
+# Several indices at once: x[:, i, j].
 
 
 def _spread(e: OnnxEmitter, indices: list[Any]) -> tuple[list[int], str, int]:
-    """The dimensions that are indexed, their positions together as GatherND wants them, and the
-    number of dimensions of these.
+    """Return the indexed dimensions, their indices in the form of GatherND, and the number of
+    dimensions of these.
     """
     dims = [dim for dim, index in enumerate(indices) if index is not None]
     given = [e.cast(indices[dim], torch.int64) for dim in dims]
@@ -168,7 +168,7 @@ def _spread(e: OnnxEmitter, indices: list[Any]) -> tuple[list[int], str, int]:
 
 
 def _joint(e: OnnxEmitter, a: str, b: str) -> str:
-    """The shape to which two shapes are spread: as that of ones over both."""
+    """Return the broadcast shape of two shapes, as the shape of a sum of ones."""
     one = e.array(1)
     return e.op("Shape", e.op("Add", e.op("Expand", one, a), e.op("Expand", one, b)))
 
@@ -183,7 +183,7 @@ def index(e: OnnxEmitter, node: fx.Node, x: Value, indices: list[Any]) -> Name:
     front = e.op("Transpose", x, perm=[*dims, *others]) if dims != others[: len(dims)] else x
     made = e.op("GatherND", front, places)
     if dims != list(range(dims[0], dims[-1] + 1)) or dims[0] == 0:
-        return made  # torch, too, puts them first when they do not stand together
+        return made  # torch, too, puts them first when they are not adjacent
     before = list(range(rank, rank + dims[0]))
     after = list(range(rank + dims[0], rank + len(others)))
     return e.op("Transpose", made, perm=[*before, *range(rank), *after])
@@ -221,7 +221,7 @@ def index_put(
 def _updates(
     e: OnnxEmitter, values: Value, at: int, rank: int, lead: str, tail: str, others: int
 ) -> str:
-    """Values spread to the result of x[indices], its indexed dimensions turned to the front."""
+    """Broadcast values to the shape of x[indices], with its indexed dimensions first."""
     if at == 0:
         return e.op("Expand", values, e.op("Concat", lead, tail, axis=0))
     before = e.op("Slice", tail, e.array([0]), e.array([at]), e.array([0]))
@@ -241,15 +241,15 @@ def _why_not_indexed(node: fx.Node) -> str | None:
     assert isinstance(indices, list | tuple)
     masks = [i for i in indices if i is not None and fake(i).dtype in (torch.bool, torch.uint8)]
     if not [i for i in indices if i is not None]:
-        return "nothing is indexed"
+        return "no dimension is indexed"
     if not masks:
         return None
     if node.target is aten.index.Tensor:
-        return "how many elements a mask picks is not known"
+        return "the number of elements that a mask selects is unknown"
     values = fake(node.args[2])
     if len(indices) == 1 and known(*values.shape) and math.prod(values.shape) == 1:
         return None
-    return "a mask places one value only"
+    return "a mask with more than one value"
 
 
 @computes(aten.select_scatter.default)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions of products of matrices, and convolutions."""
+"""Conversions of matrix products and convolutions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def added_product(
     e: OnnxEmitter, node: fx.Node, c: Value, a: Value, b: Value, *, beta: Any = 1, alpha: Any = 1
 ) -> Name:
     if a.rank == 2 and a.dtype.is_floating_point:
-        if not beta:  # nan and inf of what is not added do not count
+        if not beta:  # nan and inf of a term with factor 0 do not count
             return e.op("Gemm", a, b, alpha=float(alpha))
         return e.op("Gemm", a, b, c, alpha=float(alpha), beta=float(beta))
     made = e.op("MatMul", a, b)
@@ -65,7 +65,7 @@ def convolution(
 
 
 def spread(values: int | list[int], dims: int) -> list[int]:
-    """One number for every dimension."""
+    """Return one number for every dimension."""
     listed = [values] if isinstance(values, int) else list(values)
     return listed * dims if len(listed) == 1 else listed
 
@@ -76,7 +76,7 @@ def _why_not_convolved(node: fx.Node) -> str | None:
     if x.dim() != w.dim():
         return "the input of a convolution has no batch"
     if not all(isinstance(size, int) for size in w.shape[2:]):
-        return "the size of a convolution's window is not known"
+        return "the size of a convolution's window is unknown"
     transposed, output_padding = node.args[6], spread(node.args[7], w.dim() - 2)  # type: ignore[arg-type]
     stride = spread(node.args[3], w.dim() - 2)  # type: ignore[arg-type]
     if transposed and any(pad >= step for pad, step in zip(output_padding, stride, strict=True)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An emitted graph as a model of the onnx package, in bytes."""
+"""Serialisation of an emitted graph as a model of the onnx package."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def serialised(
     weights: Sequence[Known],
     arrays: Mapping[str, np.ndarray[Any, Any]],
 ) -> bytes:
-    """The same bytes for the same graph; weights are named, their data comes when it is loaded."""
+    """Return equal bytes for equal graphs; weights are named, their data is added on loading."""
     graph = helper.make_graph(
         [
             helper.make_node(n.kind, n.inputs, list(n.outputs), domain=n.domain, **n.attributes)
@@ -46,7 +46,7 @@ def _info(known: Known) -> ValueInfoProto:
 
 
 def _outside(known: Known) -> TensorProto:
-    """A tensor whose data is not in the model."""
+    """Describe a tensor whose data is not in the model."""
     shape = [int(size) for size in known.shape]
     proto = TensorProto(name=known.name, data_type=ELEMENT[known.dtype], dims=shape)
     proto.data_location = TensorProto.EXTERNAL

@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 def used(node: fx.Node, number: int) -> bool:
-    """Whether somebody takes that result."""
+    """Whether a result of a node is used."""
     return any(
         user.op == "output" or (user.target is operator.getitem and user.args[1] == number)
         for user in node.users
@@ -49,7 +49,7 @@ def normalised(
     eps: float,
     results: int = 1,
 ) -> list[Any]:
-    """LayerNormalization over the last dimensions; a missing weight is one of ones."""
+    """Emit LayerNormalization over the last dimensions; a missing weight is one of ones."""
     sizes = [e.size(x, x.rank - dims + i) for i in range(dims)]
     weight = w or e.op("Expand", e.number(1, x.dtype), e.ints(sizes))
     given = (x, weight) if b is None else (x, weight, b)
@@ -85,7 +85,7 @@ def group_norm(
 
 
 def _moments(e: OnnxEmitter, x: str, eps: float, dtype: torch.dtype) -> tuple[str, str]:
-    """The mean along the last of three dimensions, and one over the standard deviation."""
+    """Return the mean along the last of three dimensions, and the inverse standard deviation."""
     apart = e.op("Sub", x, reduced(e, "ReduceMean", x, [2], True))
     variance = reduced(e, "ReduceMean", e.op("Mul", apart, apart), [2], False)
     spread = e.op("Sqrt", e.op("Add", variance, e.number(eps, dtype)))
@@ -110,7 +110,7 @@ def batch_norm(
 def batch_normalised(
     e: OnnxEmitter, x: Value, w: Any, b: Any, mean: Value, var: Value, eps: float
 ) -> str:
-    """BatchNormalization of inference; a missing weight is one, a missing bias zero."""
+    """Emit BatchNormalization of inference; a missing weight is one, a missing bias zero."""
     weight = w or e.op("Expand", e.number(1, mean.dtype), e.shape(mean))
     bias = b or e.op("Expand", e.number(0, mean.dtype), e.shape(mean))
     return e.op("BatchNormalization", x, weight, bias, mean, var, epsilon=eps)
@@ -118,4 +118,4 @@ def batch_normalised(
 
 @reason(aten._native_batch_norm_legit_no_training.default)
 def _why_not_batch_norm(node: fx.Node) -> str | None:
-    return "its statistics are asked for" if used(node, 1) or used(node, 2) else None
+    return "its statistics are used" if used(node, 1) or used(node, 2) else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions of what works element by element, of several operands; and of sizes."""
+"""Conversions of elementwise ops with several operands, and of sizes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COMPARED = {
 }
 ARITHMETIC = {"add": "Add", "sub": "Sub", "mul": "Mul"}
 BITWISE = {"and": "And", "or": "Or", "xor": "Xor"}
-# Of sizes, which are whole numbers and not negative.
+# Arithmetic of sizes, which are integers and not negative.
 SIZES = {
     operator.add: "Add",
     operator.sub: "Sub",
@@ -73,11 +73,11 @@ def _larger(target: Any, kind: str) -> None:
 
 
 def _extreme(e: OnnxEmitter, kind: str, x: str, y: str, dtype: torch.dtype) -> str:
-    """The larger or smaller; what is not a number stays so."""
+    """Return the larger or smaller operand; NaN stays NaN."""
     made = e.op(kind, x, y)
     if not dtype.is_floating_point:
         return made
-    bad = e.op("IsNaN", e.op("Add", x, y))  # inf - inf is none either, and is looked at again
+    bad = e.op("IsNaN", e.op("Add", x, y))  # inf - inf is NaN as well, and is checked again
     nan = e.op("Or", e.op("IsNaN", x), e.op("IsNaN", y))
     return e.op("Where", e.op("And", bad, nan), e.number(math.nan, dtype), made)
 
@@ -199,7 +199,7 @@ def bitwise_not(e: OnnxEmitter, node: fx.Node, x: Value) -> Name:
 
 @computes(aten.where.self)
 def where(e: OnnxEmitter, node: fx.Node, condition: Value, x: Any, y: Any) -> Name:
-    if node.meta["val"].dtype == torch.bool:  # there is no kernel for these
+    if node.meta["val"].dtype == torch.bool:  # there is no kernel for bools
         c, x_, y_ = (e.cast(v, torch.bool) for v in (condition, x, y))
         return e.op("Or", e.op("And", c, x_), e.op("And", e.op("Not", c), y_))
     chosen = e.cast(condition, torch.bool)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes of compilers that read ONNX: every operator costs a step there, even one that moves
-nothing, so that a token at a time is decoded in as few as there can be.
+"""Graph passes for compilers that read ONNX: every operator costs a step, even one that moves no
+data, so decoding one token at a time needs as few as possible.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ aten, dicp = torch.ops.aten, torch.ops.dicp
 
 
 def tidy(gm: fx.GraphModule) -> fx.GraphModule:
-    """The same graph with fewer operators between those that compute."""
+    """Remove operators between those that compute, where the result is equal."""
     for node in gm.graph.find_nodes(op="call_function", target=dicp.sdpa.default):
         _share_heads(node)
     for node in gm.graph.find_nodes(op="call_function", target=aten.permute.default):
@@ -34,7 +34,7 @@ def _sizes(node: Any) -> list[Any]:
 
 
 def _share_heads(node: fx.Node) -> None:
-    """Keys and values as they are, where each was repeated for the queries that share it."""
+    """Undo the repetition of keys and values for queries that share a head."""
     q, k, v, *rest = node.args
     sources = [_repeated(k), _repeated(v)]
     if None in sources or _sizes(sources[0])[1] != _sizes(sources[1])[1]:
@@ -43,7 +43,7 @@ def _share_heads(node: fx.Node) -> None:
 
 
 def _repeated(value: Any) -> fx.Node | None:
-    """x of reshape(expand(unsqueeze(x, 2))): every head of x several times in a row."""
+    """Match reshape(expand(unsqueeze(x, 2))), every head of x repeated, and return x."""
     chain = [aten.reshape.default, aten.expand.default, aten.unsqueeze.default]
     found, nodes = value, []
     for target in chain:
@@ -61,9 +61,9 @@ def _repeated(value: Any) -> fx.Node | None:
 
 
 def _still(node: fx.Node) -> None:
-    """A permute that moves only dimensions of one element is a reshape."""
+    """Replace a permute that moves only dimensions of size 1 by a reshape."""
     sizes = _sizes(node.args[0])
-    if not known(*sizes):  # a symbol must not be asked whether it is 1
+    if not known(*sizes):  # comparing a symbol with 1 would specialise it
         return
     order: Any = node.args[1]
     wide = [dim % len(sizes) for dim in order if sizes[dim] != 1]
@@ -72,7 +72,7 @@ def _still(node: fx.Node) -> None:
 
 
 def _join(node: fx.Node) -> None:
-    """One reshape for several in a row, and none for one that changes nothing."""
+    """Merge consecutive reshapes, and remove one that changes nothing."""
     source: Any = node.args[0]
     while source.target in (aten.reshape.default, aten.unsqueeze.default):
         source = source.args[0]

@@ -72,7 +72,7 @@ def _average(target: Any, dims: int) -> None:
         ceil = node.args[4] if len(node.args) > 4 else False
         divisor = node.args[6] if len(node.args) > 6 else None
         if ceil and divisor is not None:
-            return "a divisor of its own, with windows over the edge"
+            return "a custom divisor, with windows over the edge"
         return None
 
 
@@ -91,7 +91,7 @@ def _maximum(target: Any, dims: int) -> None:
         windows = _windows(dims, size, stride, padding, ceil)
         windows["dilations"] = spread(dilation, dims)
         made = e.ops("MaxPool", _batched(e, x, dims), results=2, **windows)
-        # ONNX counts positions over the whole tensor, torch over one plane
+        # ONNX counts indices over the whole tensor, torch over one plane
         area = e.count(x, range(x.rank - dims, x.rank))
         plane = e.array(area) if isinstance(area, int) else area
         made[1] = e.op("Mod", made[1], plane)
@@ -116,11 +116,11 @@ def _adaptive(target: Any, dims: int) -> None:
         assert isinstance(size, list | tuple)
         if known(*fake(node.args[0]).shape[-dims:], *size) or all(one == 1 for one in size):
             return None
-        return "its windows depend on a size that is not known"
+        return "its windows depend on an unknown size"
 
 
 def _shares(size: int, wanted: int) -> Tensor:
-    """What each element of a dimension gives to each window of it."""
+    """Return the contribution of each element of a dimension to each of its windows."""
     shares = torch.zeros(size, wanted, dtype=torch.float64)
     for window in range(wanted):
         begin, end = window * size // wanted, -(-(window + 1) * size // wanted)
@@ -131,7 +131,7 @@ def _shares(size: int, wanted: int) -> Tensor:
 def _weighed(
     e: OnnxEmitter, x: Name, rank: int, dim: int, shares: Tensor, dtype: torch.dtype
 ) -> str:
-    """A product with a matrix along one dimension."""
+    """Multiply by a matrix along one dimension."""
     order = [*(d for d in range(rank) if d != dim), dim]
     turned = e.op("Transpose", x, perm=order)
     made = e.op("MatMul", turned, e.array(shares.numpy(), dtype))
@@ -205,4 +205,4 @@ def adaptive_backward(e: OnnxEmitter, node: fx.Node, grad: Value, x: Value) -> N
 @reason(aten._adaptive_avg_pool2d_backward.default)
 def _why_not_adaptive_backward(node: fx.Node) -> str | None:
     sizes = [*fake(node.args[0]).shape[-2:], *fake(node.args[1]).shape[-2:]]
-    return None if known(*sizes) else "its windows depend on a size that is not known"
+    return None if known(*sizes) else "its windows depend on an unknown size"

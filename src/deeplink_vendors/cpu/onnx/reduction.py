@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions of what brings many elements to one, sorts them or sums along them."""
+"""Conversions of reductions, sorting and cumulative sums."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Dims = int | list[int] | None
 
 
 def reduced(e: OnnxEmitter, kind: str, x: Name, dims: Sequence[int], keep: bool) -> str:
-    """A reduction over some dimensions; over none of them, the value itself."""
+    """Emit a reduction over some dimensions; over none of them, the value itself."""
     if not dims:
         return x.name if isinstance(x, Value) else x
     return e.op(kind, x, e.array(list(dims)), keepdims=int(keep))
 
 
 def _in_result(e: OnnxEmitter, node: fx.Node, x: Value) -> Value:
-    """The operand in the type in which the result is computed."""
+    """Convert the operand to the type in which the result is computed."""
     return e.cast(x, computed_in(node.meta["val"].dtype))
 
 
@@ -114,7 +114,7 @@ def _variance(e: OnnxEmitter, x: Value, dims: list[int], correction: float, keep
     return e.op("Div", squares, e.op("Max", free, e.number(0, x.dtype)))
 
 
-# Along one dimension; a tensor of no dimensions is taken as one of a single element.
+# Along one dimension; a tensor of no dimensions is treated as one of a single element.
 
 
 def _lined(e: OnnxEmitter, x: Value) -> Name:

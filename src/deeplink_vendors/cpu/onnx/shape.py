@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions of what makes, moves, cuts and joins; no arithmetic."""
+"""Conversions of ops that create, move, slice and join tensors without arithmetic."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAST, FIRST = 2**63 - 1, -(2**63)
 
 
 def shaped(e: OnnxEmitter, x: Name, sizes: list[Any]) -> str:
-    """The same elements in another shape."""
+    """Reshape to other sizes with equal elements."""
     return e.op("Reshape", x, e.ints(sizes), allowzero=int(-1 not in sizes))
 
 
@@ -106,7 +106,7 @@ def split(e: OnnxEmitter, node: fx.Node, x: Value, sizes: list[Any], dim: int = 
 @moves(aten.cat.default)
 def cat(e: OnnxEmitter, node: fx.Node, tensors: list[Value], dim: int = 0) -> Name:
     val = node.meta["val"]
-    # torch lets an empty list be joined with anything
+    # torch allows an empty list to be joined with anything
     parts = [t for t in tensors if not (t.rank == 1 and t.shape == [0] and val.dim() != 1)]
     return e.op("Concat", *(e.cast(t, val.dtype) for t in parts), axis=dim)
 
@@ -159,7 +159,7 @@ def _why_not_strided(node: fx.Node) -> str | None:
     x = fake(node.args[0])
     sizes = [*x.shape, *node.args[1], *node.args[2]]  # type: ignore[misc]
     if not known(*sizes) or not x.is_contiguous() or math.prod(node.meta["val"].shape) > 1 << 16:
-        return "strides are taken from a small contiguous tensor of known size only"
+        return "strides apply to a small contiguous tensor of known size only"
     return None
 
 
@@ -170,7 +170,7 @@ PADS = {
 
 
 def _padding(e: OnnxEmitter, x: Value, pad: list[Any]) -> str:
-    """torch counts pairs from the last dimension on, ONNX all beginnings first."""
+    """Convert padding: torch counts pairs from the last dimension on, ONNX all beginnings first."""
     begins, ends = [0] * x.rank, [0] * x.rank
     for number in range(len(pad) // 2):
         begins[-1 - number], ends[-1 - number] = pad[2 * number], pad[2 * number + 1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a call stays eager, for every compiler that reads ONNX."""
+"""Reasons for a call to stay eager, for every compiler that reads ONNX."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from deeplink_vendors.cpu.onnx.types import ELEMENT
 from dicp.conversion import Conversions
 
 TYPES = frozenset(ELEMENT) - {torch.float64}
-# What torch would take apart, and ONNX has whole.
+# Ops that torch would decompose, and ONNX has as one operator.
 KEPT = frozenset(
     target
     for target in conversions
@@ -36,7 +36,7 @@ KEPT = frozenset(
 
 
 def table() -> Conversions:
-    """The conversions of ONNX, for a compiler to add its own to."""
+    """Return the conversions of ONNX, to which a compiler can add its own."""
     made = Conversions()
     for target in conversions:
         found = conversions.get(target)
@@ -49,7 +49,7 @@ def supports(
     types: frozenset[torch.dtype] = TYPES,
     own: dict[Any, Callable[[fx.Node], str | None]] | None = None,
 ) -> Callable[[fx.Node], str | None]:
-    """Says why a node stays eager on a compiler that takes some types."""
+    """Return a function with the reason for a node to stay eager, for the types of a compiler."""
     reasons = REASONS | (own or {})
 
     def why_not(node: fx.Node) -> str | None:

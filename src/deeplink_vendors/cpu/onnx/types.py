@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ONNX type holds a torch type, and in which type there are kernels for it."""
+"""The ONNX type of each torch type, and the type for which there are kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-# The numbers of onnx.TensorProto's types; onnx itself is imported only when a model is written.
+# The numbers of onnx.TensorProto's types; onnx itself is imported only to write a model.
 ELEMENT: dict[torch.dtype, int] = {
     torch.float32: 1,
     torch.float64: 11,
@@ -32,7 +32,7 @@ NUMPY: dict[torch.dtype, Any] = {
     torch.uint8: np.uint8,
     torch.bool: np.bool_,
 }
-# As torch's own CPU kernels do it: computed wide, rounded once at the end. A whole number that
+# As in torch's own CPU kernels: computed in a wide type, rounded once at the end. An integer that
 # does not fit wraps around in the cast back.
 COMPUTED_IN: dict[torch.dtype, torch.dtype] = {
     torch.float16: torch.float32,
@@ -44,5 +44,5 @@ COMPUTED_IN: dict[torch.dtype, torch.dtype] = {
 
 
 def computed_in(dtype: torch.dtype) -> torch.dtype:
-    """The type in which operators on a type compute."""
+    """Return the type in which operators on a type compute."""
     return COMPUTED_IN.get(dtype, dtype)

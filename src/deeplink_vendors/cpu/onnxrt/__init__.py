@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ONNX Runtime as a backend of torch.compile: `torch.compile(model, backend="onnxrtgraph")`.
 
-Loads without the compiler, and says then what is missing.
+The module can be imported without the compiler, and then reports what is missing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dicp.entry import Backend
 
 
 def load(blob: bytes, loading: Loading) -> Executable:
-    """A session that runs a model on torch's own memory."""
+    """Create a session that runs a model on torch's own memory."""
     from deeplink_vendors.cpu.onnxrt.session import Session  # imports onnxruntime
 
     return Session(blob, loading)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ONNX Runtime has beyond standard ONNX: its own operators, which are faster."""
+"""ONNX Runtime's own operators in addition to standard ONNX, which are faster."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def rms_norm(e: OnnxEmitter, node: fx.Node, x: Value, w: Value, eps: float) -> N
 
 
 def _sum(e: OnnxEmitter, node: Any, x: Value) -> Node | None:
-    """The sum of two alike that a norm is taken of: one operator does both."""
+    """Return the sum of two tensors of equal shape that a norm reads: one operator
+    computes both.
+    """
     if node.target is not torch.ops.aten.add.Tensor or x.rank not in (2, 3):
         return None
     shapes = {str(list(fake(term).shape)) for term in node.args if isinstance(term, fx.Node)}

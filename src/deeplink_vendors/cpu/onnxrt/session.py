@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a model with ONNX Runtime: inputs and results are torch's memory, nothing is copied."""
+"""Execution of a model with ONNX Runtime on torch's memory: nothing is copied."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from deeplink.errors import CompileError
 from deeplink_vendors.cpu.onnx.types import ELEMENT
 from dicp.backend import Loading, Result
 
-QUIET = 3  # errors only; they come as exceptions as well
+QUIET = 3  # errors only; they are raised as exceptions, too
 
 
 class Session:
-    """The executable of one partition. Calls from several threads are safe: each binds anew."""
+    """The executable of one partition. Thread-safe: each call has its own binding."""
 
     def __init__(self, model: bytes, loading: Loading) -> None:
         self._weights = {name: t.contiguous() for name, t in loading.constants.items()}
@@ -27,10 +27,10 @@ class Session:
             session = onnxruntime.InferenceSession(
                 model, _options(loading.threads, self._weights), ["CPUExecutionProvider"]
             )
-        except Exception as error:  # the runtime's own types, by its version
+        except Exception as error:  # the runtime's own types differ by version
             raise CompileError(
                 f"ONNX Runtime refuses {loading.name}: {error}.",
-                'say options={"verify": True} to torch.compile to find the operator, '
+                'pass options={"verify": True} to torch.compile to find the operator, '
                 "and report it.",
             ) from error
         self._native = session._sess
@@ -59,7 +59,7 @@ class Session:
 
 
 class _Room:
-    """Where a result goes: into new memory of torch's when its size is known."""
+    """The destination of a result: new memory of torch when its size is known."""
 
     def __init__(self, name: str, result: Result) -> None:
         self._name, self._dtype = name, result.dtype
@@ -76,7 +76,7 @@ class _Room:
         return tensor
 
     def take(self, value: Any) -> Any:
-        """What the runtime allocated, as a tensor that owns it; a whole number as such."""
+        """Return a tensor that owns the runtime's memory; an integer as such."""
         if self._dtype is None:
             return int(value.numpy())
         tensor = dlpack.from_dlpack(value.to_dlpack())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """OpenVINO as a backend of torch.compile: `torch.compile(model, backend="openvinograph")`.
 
-It reads the same ONNX as the other compiler of this folder. Loads without the compiler, and says
-then what is missing.
+It reads the ONNX of this folder. The module can be imported without the compiler, and then reports
+what is missing.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from dicp.apart import of_dlinfer
 from dicp.backend import Executable, Loading
 from dicp.entry import Backend
 
-LARGE = 2.0**110  # beyond it a number is left as it is: 65537 times as much may be none
+LARGE = 2.0**110  # larger numbers are not rounded: 65537 times their value may overflow
 
 
 class OpenvinoEmitter(OnnxEmitter):
-    """Weights are inputs of the model; they become constants on torch's memory, when it is read."""
+    """An emitter with weights as inputs, which become constants on torch's memory on loading."""
 
     def cast(self, value: Value, dtype: torch.dtype) -> Value:
-        """The value in another type. Where sizes change, OpenVINO (2026.4) rounds to bfloat16 by
-        the last bit that stays alone: what is nearer to the next number is cut off if that bit is
-        0. So the number is rounded before, to (x - 65537 x) + 65537 x, each step in float32.
+        """Convert the value to another type.
+
+        Where sizes change, OpenVINO (2026.4) rounds to bfloat16 by the last kept bit alone: it
+        truncates if that bit is 0. So the number is rounded before, to (x - 65537 x) + 65537 x,
+        each step in float32.
         """
         if dtype != torch.bfloat16 or value.dtype == dtype or known(*value.shape):
             return super().cast(value, dtype)
@@ -50,7 +52,7 @@ class OpenvinoEmitter(OnnxEmitter):
 
 
 def load(blob: bytes, loading: Loading) -> Executable:
-    """A compiled model that runs on torch's own memory."""
+    """Load a compiled model that runs on torch's own memory."""
     from deeplink_vendors.cpu.openvino.model import Compiled  # imports openvino
 
     return Compiled(blob, loading)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where OpenVINO's reading of ONNX differs: what of it is not exact enough to be used."""
+"""Calls that OpenVINO's reader of ONNX does not compute exactly enough."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ conversions = table()
 def _rounded(node: fx.Node) -> str | None:
     if not node.meta["val"].dtype.is_floating_point:
         return None
-    return "OpenVINO takes the remainder of a quotient that was rounded"
+    return "OpenVINO computes the remainder from a rounded quotient"
 
 
 def _near_zero(node: fx.Node) -> str | None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a model with OpenVINO on the CPU: weights, inputs and results of known size are torch's
-memory.
+"""Execution of a model with OpenVINO on the CPU: weights, inputs and results of known size are
+torch's memory.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ CONFIGURATION = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32
 
 @cache
 def core() -> Any:
-    """One per process: it holds the plug-ins."""
+    """Return the runtime object, one per process, which holds the plug-ins."""
     return openvino.Core()
 
 
 class Compiled:
-    """The executable of one partition. Calls from several threads wait for each other."""
+    """The executable of one partition. Calls from several threads are serialized."""
 
     def __init__(self, model: bytes, loading: Loading) -> None:
         self._weights = {name: t.detach().contiguous() for name, t in loading.constants.items()}
@@ -46,7 +46,7 @@ class Compiled:
         self._lock = threading.Lock()
         ports = enumerate(self._model.inputs)
         places = {name: at for at, port in ports for name in port.get_names()}
-        # an input that nothing reads is none of the compiled model's
+        # an unused input is not an input of the compiled model
         self._places = [places.get(name) for name in loading.inputs]
         self._results = loading.results
         self._rooms = [_shape(result) for result in loading.results]
@@ -73,7 +73,7 @@ class Compiled:
 
 
 def _fill(model: Any, weights: dict[str, Tensor]) -> None:
-    """Puts constants in the place of the inputs that are weights."""
+    """Replace the inputs that are weights by constants."""
     for parameter in model.get_parameters():
         weight = weights.get(parameter.get_friendly_name())
         if weight is None:
@@ -85,7 +85,7 @@ def _fill(model: Any, weights: dict[str, Tensor]) -> None:
 
 
 def _shape(result: Result) -> list[int] | None:
-    """The sizes of a result, where all are known."""
+    """Return the sizes of a result, if all are known."""
     sizes = [size for size in result.shape if size is not None]
     return sizes if result.dtype is not None and len(sizes) == len(result.shape) else None
 
@@ -97,7 +97,7 @@ def _dense(argument: Any) -> Tensor:
 
 
 def _shared(tensor: Tensor) -> Any:
-    """The compiler's view of a tensor's memory."""
+    """Return the compiler's view of a tensor's memory."""
     if tensor.dtype == torch.bfloat16:
         raw = tensor.view(torch.uint16).numpy()
         return openvino.Tensor(raw, tensor.shape, openvino.Type.bf16)
@@ -105,7 +105,7 @@ def _shared(tensor: Tensor) -> Any:
 
 
 def _copied(made: Any, result: Result) -> Any:
-    """A result that the compiler allocated, and will write again in the next call."""
+    """Copy a result that the compiler allocated, and overwrites in the next call."""
     if result.dtype is None:
         return int(made.data)
     if result.dtype == torch.bfloat16:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The openvino package, imported without its converter of other formats: that is half of what its
-import takes, and comes when somebody asks for it.
+"""Import of openvino without its converter of other formats, which takes half of the import time
+and
+is loaded on first use.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ CONVERTER = "openvino.tools.ovc"
 
 
 def imported() -> Any:
-    """As `import openvino`."""
+    """Import openvino."""
     if "openvino" in sys.modules:
         return sys.modules["openvino"]
     modules: dict[str, Any] = sys.modules
-    modules[CONVERTER] = None  # cannot be imported for now, which the package allows for
+    modules[CONVERTER] = None  # cannot be imported for now, which the package allows
     try:
         package: Any = importlib.import_module("openvino")
     finally:

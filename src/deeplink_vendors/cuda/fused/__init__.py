@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fused kernels of NVIDIA's devices, in Triton: float32, bfloat16 and float16.
 
-They ask nothing of the device, so that a CUDA graph can hold them.
+They never synchronize with the device, so that a CUDA graph can contain them.
 """
 
 from deeplink_vendors.cuda.fused.attention import (
@@ -30,7 +30,7 @@ from deeplink_vendors.cuda.fused.tokens import (
 )
 from dlinfer.layout import Layout
 
-CACHE = Layout("NHBD")  # the keys of a head and block one after another: longer runs of memory
+CACHE = Layout("NHBD")  # the keys of a head and block are consecutive: longer runs of memory
 
 __all__ = [
     "CACHE",

@@ -15,13 +15,13 @@ from deeplink_vendors.cuda.fused.shapes import WHOLE, dense, power, processors, 
 from deeplink_vendors.cuda.fused.tokens import spread
 from diopi.resolve import limited
 
-LARGEST = 256  # the size of a head that the kernels hold
-PARTS = 64  # of a row's keys, at most
+LARGEST = 256  # maximum head size of the kernels
+PARTS = 64  # maximum parts of a row's keys
 
 
 @dataclass(frozen=True)
 class Seen:
-    """How keys are seen, and what those of a cache in few bits are restored by."""
+    """The visibility of keys, and the scales of a quantised cache."""
 
     softcap: float
     window: int
@@ -29,7 +29,7 @@ class Seen:
     scales: tuple[Tensor | None, ...] = (None, None, None, None)
 
     def pointers(self, heads: int, sizes: tuple[int, int], otherwise: Tensor) -> tuple[Tensor, ...]:
-        """slopes, k_scales, v_scales, k_zeros, v_zeros as the kernels read them."""
+        """Return slopes, k_scales, v_scales, k_zeros, v_zeros in the form of the kernels."""
         spreads = (
             spread(scales, heads, size, otherwise)
             for scales, size in zip(self.scales, (*sizes, *sizes), strict=True)
@@ -37,7 +37,7 @@ class Seen:
         return (otherwise if self.slopes is None else self.slopes.contiguous(), *spreads)
 
     def flags(self) -> dict[str, Any]:
-        """What the kernels are compiled for."""
+        """Return the compile-time flags of the kernels."""
         return {
             "SOFTCAP": bool(self.softcap),
             "WINDOW": bool(self.window),
@@ -67,7 +67,7 @@ def _cached(
     k_zeros: Tensor | None,
     v_zeros: Tensor | None,
 ) -> bool:
-    """Whether the kernels read such a cache."""
+    """Whether the kernels support such a cache."""
     k, v, quantised = k_cache, v_cache, k_scales is not None
     alike = quantised == (v_scales is not None) and (k_zeros is None) == (v_zeros is None)
     kinds = k.dtype == v.dtype == torch.int8 and same(q) if quantised else same(q, k, v)
@@ -89,20 +89,21 @@ def _precision(x: Tensor) -> str:
 
 
 def _even(*sizes: int) -> bool:
-    """Whether heads fill their tiles, so that nothing is masked along them."""
+    """Whether heads fill their tiles, so that no mask along them is needed."""
     return all(size == power(size, 16) for size in sizes)
 
 
 def steps(item: int, largest: int) -> tuple[int, int, int]:
-    """Keys of a step of decoding, warps and stages, for heads of so many bytes."""
+    """Return the keys of a decoding step, warps and stages, for the bytes of an element."""
     if item * largest <= 256:
         return 64, 4, 2
     return 32, 4, 2 if item == 2 else 1
 
 
 def parts_of(programs: int, longest: int, keys: int, device: torch.device) -> int:
-    """Into how many parts the keys of a row are divided: rounds of all processors times the steps
-    of one program are the least, and merging costs a little for each part. As measured on an H200.
+    """Return the number of parts into which the keys of a row are divided: it minimises rounds of
+    all
+    processors times steps of a program, plus the cost of merging, as measured on an H200.
     """
     at_once, count = 5 * processors(device), max(1, -(-longest // keys))
 
@@ -129,8 +130,9 @@ def paged_decode_attention(
     k_zeros: Tensor | None = None,
     v_zeros: Tensor | None = None,
 ) -> Tensor:
-    """Programs for parts of a row's keys, merged where there are several; nothing is asked of the
-    device, so that a graph can hold it.
+    """Run programs for parts of a row's keys, merged where there are several.
+
+    Nothing synchronizes with the device, so that a graph can contain the kernel.
     """
     count, heads, size = q.shape
     shared, value_size = k_cache.shape[2], v_cache.shape[3]
@@ -178,10 +180,10 @@ def _prefill(
     causal: bool,
     seen: Seen,
 ) -> Tensor:
-    """Tiles of queries; keys in blocks where there is a table, else packed."""
+    """Run tiles of queries; keys are in blocks where there is a table, else packed."""
     tokens, heads, size = q.shape
     shared, value_size = k.shape[-2], v.shape[-1]
-    # zeros: tokens may be of no sequence
+    # zeros, because some tokens may belong to no sequence
     out = torch.zeros((tokens, heads, value_size), dtype=q.dtype, device=q.device)
     sequences = cu_q.shape[0] - 1
     if not tokens or sequences < 1 or not max_q:
@@ -206,8 +208,8 @@ def _prefill(
 
 
 def tiles(item: int, largest: int, max_q: int) -> tuple[int, int, int, int]:
-    """Queries and keys of a step, warps and stages, for elements of so many bytes."""
-    if item > 2:  # no tensor cores at full precision: small tiles, or registers run out
+    """Return queries and keys of a step, warps and stages, for the bytes of an element."""
+    if item > 2:  # no tensor cores at full precision: small tiles, or registers are exhausted
         return (16 if largest > 128 else 32), 32, 4, 1
     if largest > 128:
         return min(64, power(max_q, 16)), 32, 4, 2
@@ -221,7 +223,9 @@ def _prefills(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def _is_flash(q: Tensor, k: Tensor, v: Tensor, seen: Seen, largest: int) -> bool:
-    """Whether torch's own kernel for packed sequences does it; it is faster for more than a few."""
+    """Whether torch's own kernel for packed sequences supports the call; it is faster except for
+    few.
+    """
     sizes = q.shape[2] == k.shape[2] == v.shape[2] and q.shape[2] % 8 == 0
     plain = not seen.softcap and not seen.window and seen.slopes is None
     there = largest > 16 and q.shape[0] > 0 and k.shape[0] > 0
@@ -238,7 +242,7 @@ def _flash(
     scale: float,
     causal: bool,
 ) -> Tensor:
-    """torch's own; tokens of no sequence become zeros after it."""
+    """Call torch's own kernel; tokens of no sequence become zeros afterwards."""
     given = (dense(q), dense(k), dense(v), cu_q.int(), cu_kv.int(), *sizes)
     out: Tensor = torch.ops.aten._flash_attention_forward(*given, 0.0, causal, False, scale=scale)[
         0
@@ -263,7 +267,9 @@ def prefill_attention(
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
 ) -> Tensor:
-    """torch's own where it has it, else a program for each head of a tile of queries."""
+    """Call torch's own kernel where it applies, else a program for each head of a
+    tile of queries.
+    """
     seen = Seen(softcap, window, alibi_slopes)
     if _is_flash(q, k, v, seen, max_q):
         return _flash(q, k, v, cu_q, cu_kv, (max_q, max_kv), scale, causal)
@@ -290,13 +296,13 @@ def paged_prefill_attention(
     k_zeros: Tensor | None = None,
     v_zeros: Tensor | None = None,
 ) -> Tensor:
-    """A program for each head of a tile of queries."""
+    """Run a program for each head of a tile of queries."""
     seen = Seen(softcap, window, alibi_slopes, (k_scales, v_scales, k_zeros, v_zeros))
     return _prefill(q, k_cache, v_cache, cu_q, kv_lens, block_table, max_q, scale, causal, seen)
 
 
 def _is_torchs(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, softcap: float) -> bool:
-    """torch's own knows no softcap, and has the first query see the first key."""
+    """Whether torch's own kernel applies: no softcap, and its first query sees the first key."""
     return not softcap and not (causal and (mask is not None or q.shape[1] != k.shape[1]))
 
 
@@ -310,7 +316,7 @@ def dense_attention(
     scale: float,
     softcap: float = 0.0,
 ) -> Tensor:
-    """torch's own; a query that a mask of bools leaves no key gives zeros."""
+    """Call torch's own kernel; a query whose mask hides all keys gives zeros."""
     shared = q.shape[2] != k.shape[2]
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     out: Tensor = F.scaled_dot_product_attention(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products: plain, of few bits, and mixtures of experts."""
+"""Matrix products: plain, quantised, and mixtures of experts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from deeplink_vendors.cuda.fused.shapes import FLOATS, WHOLE, dense, power, rows
 from diopi.resolve import limited
 from dlinfer.fused.products import summed
 
-FEW = 32  # rows up to which reading the weights is what a product costs
+FEW = 32  # rows up to which reading the weights determines the time of a product
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, group: str = "") -> Tensor:
-    """torch's own, which rounds twice for a bias of odd size: there in float32."""
+    """Call torch's own product; in float32 for a bias of odd size, for which torch rounds twice."""
     if bias is not None and weight.shape[0] % 8 and x.dtype in FLOATS[1:]:
         product = F.linear(x.float(), weight.float(), bias.float()).to(x.dtype)
     else:
@@ -48,7 +48,7 @@ def weight_quant_matmul(
     bias: Tensor | None = None,
     group_size: int = 0,
 ) -> Tensor:
-    """For few rows the weights are restored as they are read, for many before torch's own."""
+    """Dequantise the weights on the fly for few rows, before torch's own product for many."""
     given, count, apart = rows(x)
     inner, outer, groups = x.shape[-1], weight.shape[0], scale.shape[1]
     group, four = group_size or inner, weight.dtype == torch.uint8
@@ -87,7 +87,7 @@ def linear_w8a8(
     out_dtype: torch.dtype,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """Tiles, exact in int32 before they are scaled."""
+    """Compute tiles that are exact in int32 before they are scaled."""
     given, count, apart = rows(a)
     b = dense(b)
     inner, outer = a.shape[-1], b.shape[0]
@@ -121,7 +121,7 @@ def moe_gating(
     bias: Tensor | None = None,
     scale: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """A program for each token; of two alike the first."""
+    """Run a program for each token; the first of equal experts is chosen."""
     logits = dense(logits)
     tokens, count = logits.shape
     weights = torch.empty((tokens, top_k), dtype=torch.float32, device=logits.device)
@@ -157,7 +157,7 @@ def fused_moe(
     experts: Tensor,
     activation: str = "silu",
 ) -> Tensor:
-    """Tokens sorted by expert, in tiles of one expert each; nothing is asked of the device."""
+    """Sort tokens by expert, in tiles of one expert each, without synchronizing with the device."""
     tokens, size = x.shape
     chosen = experts.shape[1]
     count, inner = down.shape[0], down.shape[2]
@@ -181,10 +181,10 @@ def fused_moe(
 
 
 def _sorted(experts: Tensor, count: int, few: int) -> tuple[Tensor, list[Tensor]]:
-    """The choices in the order of their experts; and tiles of `few` of them, by expert.
+    """Return the choices in the order of their experts, and tiles of `few` choices, by expert.
 
-    A tile is an expert, and from where to where its choices go; there are as many tiles as there
-    could be, and those at the end are empty.
+    A tile is an expert, and the range of its choices; there are as many tiles as there could be,
+    and those at the end are empty.
     """
     flat = experts.flatten()
     order = flat.argsort(stable=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernels share: types they have, sizes as they want them, rows that lie apart."""
+"""Helpers of the kernels: supported types, padded sizes, strided rows."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch import Tensor
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 WHOLE = (torch.int32, torch.int64)
-LONGEST = 65536  # elements of a row that one program holds
+LONGEST = 65536  # maximum elements of a row in one program
 
 
 def power(size: int, least: int = 1) -> int:
-    """The power of two that holds so many."""
+    """Return the least power of two that holds a size."""
     return max(least, int(triton.next_power_of_2(size)))
 
 
 def same(*tensors: Tensor | None) -> bool:
-    """Whether all have one type that the kernels have, on one device."""
+    """Whether all tensors have one supported type, on one device."""
     given = [t for t in tensors if t is not None]
     first = given[0]
     return first.dtype in FLOATS and all(
@@ -30,7 +30,7 @@ def same(*tensors: Tensor | None) -> bool:
 
 
 def rows(x: Tensor) -> tuple[Tensor, int, int]:
-    """x as rows along its last dimension that are dense each, how many, and how far apart."""
+    """Return x as dense rows along its last dimension, their number, and their distance."""
     if not (x.dim() == 2 and x.stride(1) == 1):
         x = x.contiguous()
     size = max(x.shape[-1], 1)
@@ -38,18 +38,18 @@ def rows(x: Tensor) -> tuple[Tensor, int, int]:
 
 
 def dense(x: Tensor) -> Tensor:
-    """With a dense last dimension."""
+    """Make the last dimension dense."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 def warps(block: int) -> int:
-    """For a row of so many elements: 512 for each."""
+    """Return the warps for a row: one for 512 elements."""
     return min(16, max(1, block // 512))
 
 
 @functools.cache
 def processors(device: torch.device) -> int:
-    """How many run at once; of a host that plays the device, one."""
+    """Return the number of multiprocessors; one for a host that emulates the device."""
     if device.type != "cuda":
         return 1
     found: Any = torch.cuda.get_device_properties(device)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms, activations, rotary embedding, and what goes to the cache."""
+"""Norms, activations, rotary embedding, and writes to the cache."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _added(x: Tensor, residual: Tensor, weight: Tensor) -> bool:
 def _norm(
     x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, quantised: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(the norm, or its int8; the sum with the residual; the scales)."""
+    """Return (the norm, or its int8; the sum with the residual; the scales)."""
     shape = x.shape
     given, count, apart = rows(x)
     more, _, more_apart = rows(x if residual is None else residual)
@@ -52,19 +52,19 @@ def _norm(
 
 @limited(_normal)
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """A program for each row."""
+    """Run a program for each row."""
     return _norm(x, None, weight, eps, False)[0]
 
 
 @limited(_added)
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """A program for each row."""
+    """Run a program for each row."""
     return _norm(x, residual, weight, eps, False)[:2]
 
 
 @limited(_normal)
 def rms_norm_w8a8(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """A program for each row."""
+    """Run a program for each row."""
     numbers, _, scales = _norm(x, None, weight, eps, True)
     return numbers, scales
 
@@ -73,14 +73,14 @@ def rms_norm_w8a8(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor
 def add_rms_norm_w8a8(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A program for each row."""
+    """Run a program for each row."""
     numbers, total, scales = _norm(x, residual, weight, eps, True)
     return numbers, scales, total
 
 
 @limited(lambda x: x.dtype in FLOATS and 0 < x.shape[-1] <= LONGEST)
 def dynamic_quant(x: Tensor) -> tuple[Tensor, Tensor]:
-    """A program for each row."""
+    """Run a program for each row."""
     given, count, apart = rows(x)
     numbers = torch.empty(x.shape, dtype=torch.int8, device=x.device)
     scales = torch.empty((*x.shape[:-1], 1), dtype=torch.float32, device=x.device)
@@ -108,13 +108,13 @@ def _halves(x: Tensor) -> bool:
 
 @limited(_halves)
 def silu_and_mul(x: Tensor) -> Tensor:
-    """Programs for parts of rows."""
+    """Run programs for parts of rows."""
     return _gated(x, "silu")
 
 
 @limited(_halves)
 def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
-    """Programs for parts of rows."""
+    """Run programs for parts of rows."""
     return _gated(x, "gelu" if approximate == "none" else "gelu_tanh")
 
 
@@ -133,7 +133,7 @@ def _turnable(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> bool:
 def rotary(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """A program for a few heads of a token."""
+    """Run a program for a few heads of a token."""
     q, k = dense(q), dense(k)
     tokens, heads, size = q.shape
     shared, turned = k.shape[1], cos.shape[1]
@@ -179,7 +179,9 @@ def _fillable(
 
 
 def spread(scales: Tensor | None, heads: int, size: int, otherwise: Tensor) -> Tensor:
-    """Scales or zeros for every element of a head, in float32; `otherwise` where there are none."""
+    """Expand scales or zeros to every element of a head, in float32; `otherwise` if
+    there are none.
+    """
     if scales is None:
         return otherwise
     return scales.float().expand(heads, size).contiguous()
@@ -197,7 +199,7 @@ def fill_kv_cache(
     k_zeros: Tensor | None = None,
     v_zeros: Tensor | None = None,
 ) -> None:
-    """A program for each head of a token; a slot that is not in the cache writes nothing."""
+    """Run a program for each head of a token; a slot outside of the cache is skipped."""
     tokens, heads, size = k.shape
     value_size = v.shape[2]
     if not tokens:

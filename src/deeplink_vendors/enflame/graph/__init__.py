@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """topsgraph: torch.compile to C++ for TopsGraph's builder (Enflame), run here by a simulation.
 
-The source is emitted, compiled by g++ against declarations of the builder's interface (so every
-call is checked by its types), run to record the graph that it builds, and that is executed by an
-interpreter with torch's meaning of each function. Nothing of it has run on a GCU, nor through the
-SDK: everything that names it says `sim`.
+The source is emitted, compiled by g++ against declarations of the builder's interface (so that the
+types of every call are checked), and run to record the graph that it builds. An interpreter
+executes this graph with torch's meaning of each function. It has not run on a GCU, nor through the
+SDK: every name of it contains `sim`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("dicp")
 
 
 def load(module: bytes, loading: Loading) -> Executable:
-    """The simulation of a module."""
+    """Load the simulation of a module."""
     simulation = Simulation(module, loading.constants)
     calls = len(simulation.calls)
     log.info("topsgraph (sim): %s, %d HLIR operators, on the CPU", loading.name, calls)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From topsgraph's source to a module: compiled and run against the builder of the simulation.
 
-The SDK's way is the same up to the library: g++ checks every name, number and type of the calls;
-the function builds a graph, and what it recorded is the module.
+The SDK works equally up to the library: g++ checks every name, number and type of the calls; the
+function builds a graph, and its recording is the module.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from deeplink.errors import CompileError
 
 INCLUDE = Path(__file__).with_name("csrc") / "include"
 HEAD = '#include "dtu/hlir_builder/hlir_builder.h"\n\n#include <cstdio>\n\n'
-PART = 'namespace graph_{0} {{\n#include "graph_{0}.cpp"\n}}\n'  # its own include is empty by then
+# the source's own include is empty by then
+PART = 'namespace graph_{0} {{\n#include "graph_{0}.cpp"\n}}\n'
 PRINT = '  std::fputs(graph_{0}::build()->GetModuleStr().c_str(), stdout);\n  std::puts("");\n'
 WEIGHTS = "// input "
 LIMIT = 300  # seconds
 
 
 def version() -> str:
-    """Of the simulation; it needs a C++ compiler."""
+    """Return the version of the simulation; raise if there is no C++ compiler."""
     if not native.has_compiler():
         raise CompileError(
             "topsgraph writes C++, and there is no C++ compiler here.",
@@ -34,12 +35,12 @@ def version() -> str:
 
 
 def compile_source(source: bytes) -> bytes:
-    """The module of a source: its notes of weights, and a line of JSON for each operator."""
+    """Return the module of a source: its notes of weights, and a line of JSON for each operator."""
     return compile_sources([source])[0]
 
 
 def compile_sources(sources: Sequence[bytes]) -> list[bytes]:
-    """The modules of several, by one run of the compiler."""
+    """Return the modules of several sources, by one run of the compiler."""
     library = native.build(["hlir_sim"])["hlir_sim"]
     with tempfile.TemporaryDirectory(prefix="topsgraph_") as name:
         folder = Path(name)

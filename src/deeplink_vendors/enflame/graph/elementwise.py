@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions of what works element by element: arithmetic, comparisons, functions, types."""
+"""Conversions of elementwise ops: arithmetic, comparisons, functions, types."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ BITWISE = {aten.bitwise_and: "And", aten.bitwise_or: "Or", aten.bitwise_xor: "Xo
 
 
 def overloads(packet: Any) -> list[Any]:
-    """Those that take two tensors, or a tensor and a number."""
+    """Return the overloads that take two tensors, or a tensor and a number."""
     names = [name for name in ("Tensor", "Scalar") if name in packet.overloads()]
     return [getattr(packet, name) for name in names or ("default",)]
 
 
 def pair(b: Source, node: fx.Node, x: Any, y: Any, dtype: torch.dtype) -> list[Value]:
-    """Both operands in one type and in the shape of the result."""
+    """Convert both operands to one type and to the shape of the result."""
     return [b.spread(b.scalar(value, dtype), described(node)[1]) for value in (x, y)]
 
 
 def truth(b: Source, x: Value) -> Value:
-    """Where x is not zero."""
+    """Return where x is not zero."""
     if x.dtype == torch.bool:
         return x
     zero = b.spread(b.scalar(0, x.dtype), x.shape)
@@ -131,7 +131,7 @@ def div_mode(b: Source, node: fx.Node, x: Any, y: Any, rounding_mode: str | None
         raise NotTaken("a division that rounds to zero, or of whole numbers")
     if rounding_mode is None:
         return b.like(node, "Div", *pair(b, node, x, y, dtype), [])
-    # a quotient that is rounded to a half float may reach the next whole number
+    # a quotient that is rounded to a half type may reach the next integer
     wide, shape = torch.promote_types(dtype, torch.float32), described(node)[1]
     given = pair(b, node, b.scalar(x, dtype), b.scalar(y, dtype), wide)
     quotient = b.call("Div", *given, [], out=(wide, shape))
@@ -191,7 +191,7 @@ def leaky_relu(b: Source, node: fx.Node, x: Value, slope: float = 0.01) -> Value
 
 @register_conversion(aten.clamp.default, aten.clamp.Tensor, aten.hardtanh.default)
 def clamp(b: Source, node: fx.Node, x: Value, low: Any = None, high: Any = None) -> Value:
-    """By Max and Min: the upper bound decides where the two cross, as in torch."""
+    """Clamp by Max and Min: the upper bound decides where the two cross, as in torch."""
     if node.target is aten.hardtanh.default:
         low, high = (-1 if low is None else low), (1 if high is None else high)
     dtype, shape = described(node)

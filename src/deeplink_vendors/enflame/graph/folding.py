@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions of what folds dimensions: sums, extremes, choices, softmax."""
+"""Conversions of reductions: sums, extremes, indices, softmax."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FOLDS = {
 
 
 def axes_of(x: Value, dims: int | Sequence[int] | None) -> list[int]:
-    """Dimensions as they are counted from the first; none means all."""
+    """Return dimensions counted from the first; an empty list means all."""
     listed = [dims] if isinstance(dims, int) else list(dims or range(x.dim))
     return [dim % x.dim for dim in listed] if x.dim else []
 
@@ -51,7 +51,7 @@ for _target, _function in FOLDS.items():
 
 @register_conversion(aten.any.dim, aten.any.dims, aten.any.default, aten.all.dim, aten.all.default)
 def truths(b: Source, node: fx.Node, x: Value, dims: Any = None, keep: bool = False) -> Value:
-    """The largest, or smallest, of zeros and ones."""
+    """Reduce zeros and ones by their largest or smallest."""
     every = node.target in (aten.all.dim, aten.all.default)
     x = truth(b, x)
     axes = axes_of(x, dims)
@@ -88,7 +88,7 @@ def wider(dtype: torch.dtype) -> torch.dtype:
 
 
 def centred(b: Source, x: Value, axes: list[int]) -> Value:
-    """x less its mean."""
+    """Subtract the mean from x."""
     mean = averaged(b, x, axes)
     return b.call("Sub", x, b.spread(mean, x.shape), [], out=(x.dtype, x.shape))
 

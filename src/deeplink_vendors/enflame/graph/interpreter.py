@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a module of topsgraph on the CPU, call by call: a simulation, of meanings and not of a chip.
+"""Execution of a module of topsgraph on the CPU, call by call: a simulation of meanings, not of a
+chip.
 
-Every result is held against the type that the source declares for it.
+Every result is compared with the type that the source declares for it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Declared = tuple[torch.dtype, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Call:
-    """One line of a module; an operand is the id of what made it, as `%3`."""
+    """One line of a module; an operand is the id of its source, as `%3`."""
 
     id: str
     function: str
@@ -35,7 +36,7 @@ class Call:
 
 
 class Simulation:
-    """A module, ready to run: `simulation(args)`; its weights are given by name, once."""
+    """A module ready to run: `simulation(args)`; its weights are set by name, once."""
 
     def __init__(self, module: bytes, constants: Mapping[str, Tensor]) -> None:
         notes, lines = _parted(module.decode())
@@ -71,7 +72,7 @@ class Simulation:
 
 
 def _parted(module: str) -> tuple[list[list[str]], list[str]]:
-    """The notes of weights as number and name, and the calls."""
+    """Split into the notes of weights, as number and name, and the calls."""
     lines = [line for line in module.splitlines() if line]
     notes = [line.removeprefix(WEIGHTS).split(": ") for line in lines if line.startswith(WEIGHTS)]
     return notes, [line for line in lines if not line.startswith(WEIGHTS)]
@@ -96,7 +97,7 @@ def _run(call: Call, values: Mapping[str, Any]) -> Any:
     parameters = {name: given(value) for name, value in call.parameters.items()}
     try:
         found = KERNELS[call.function](call.out[0], **parameters)
-    except Exception as error:  # torch's message, with the call that it is about
+    except Exception as error:  # torch's message, with the call that caused it
         raise SimulationError(f"{call.function} ({call.id}): {error}") from error
     for result, (dtype, shape) in zip(
         found if isinstance(found, tuple) else (found,), call.out, strict=True

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the functions of TopsGraph's builder compute, by torch on the CPU: meanings, not a chip's.
+"""The meanings of the functions of TopsGraph's builder, by torch on the CPU; not the chip's
+kernels.
 
-A kernel gets a call's parameters by name, the operands as tensors; `resultType` is given as `out`,
-the declared type and shape, where a function's result depends on it.
+A kernel receives a call's parameters by name, the operands as tensors; `resultType` is passed as
+`out`, the declared type and shape, where a function's result depends on it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ KERNELS: dict[str, Kernel] = {}
 
 
 def kernel(function: Kernel) -> Kernel:
-    """Registers a kernel by its own name."""
+    """Register a kernel by its own name."""
     KERNELS[function.__name__] = function
     return function
 
@@ -120,7 +121,7 @@ def Gather(
     slice_sizes: list[int],
     indices_are_sorted: bool,
 ) -> Tensor:
-    """Whole rows along one dimension, by their numbers: the form that is emitted."""
+    """Gather whole rows along one dimension, by index: the only emitted form."""
     offsets, collapsed, mapped, (vector,) = dimension_numbers
     (dim,) = mapped
     whole = [1 if d == dim else size for d, size in enumerate(operand.shape)]
@@ -278,7 +279,7 @@ def DotGeneralBias(
 
 
 def _product(x: Tensor, y: Tensor, bias: Tensor | None, numbers: list[list[int]]) -> Tensor:
-    """Batches first, in both; over the last dimension of the left one."""
+    """Multiply with batches first in both, over the last dimension of the left operand."""
     left, right, (over,), (under,) = numbers
     if left != right or left != list(range(len(left))) or over != x.dim() - 1:
         raise NotImplementedError(f"a product over {numbers}")

@@ -39,7 +39,9 @@ def activated(b: Source, node: fx.Node, x: Value, activation: str) -> Value:
 def product(
     b: Source, x: Value, y: Value, turned: bool, out: Any, bias: Value | None = None
 ) -> Value:
-    """x @ y over the last two dimensions, or x @ y.T; those before are a batch in both, if in y."""
+    """Compute x @ y over the last two dimensions, or x @ y.T; leading ones are a batch in both, if
+    in y.
+    """
     batch = list(range(y.dim - 2))
     parts = [batch, batch, [x.dim - 1], [y.dim - 1 if turned else y.dim - 2]]
     numbers = ", ".join(written(part) for part in parts)
@@ -131,10 +133,10 @@ def max_pool2d(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> list[Value]:
-    """The values; who asks for their places stays eager."""
+    """Convert to the values; a call that uses the indices stays eager."""
     asked = any(user.args[1] == 1 for user in node.users if user.users)
     if x.dim != 4 or ceil_mode or set(dilation) != {1} or asked:
-        raise NotTaken("not of four dimensions, rounded up, dilated, or asked for places")
+        raise NotTaken("not of four dimensions, rounded up, dilated, or its indices are used")
     size, step, (ph, pw) = _both(kernel, stride or kernel, padding)
     value = node.meta["val"][0]
     rest = (False, False, "NOTSET", "NCHW", step, [ph, ph, pw, pw], [1, 1])
@@ -154,7 +156,7 @@ def avg_pool2d(
     divisor: int | None = None,
 ) -> Value:
     if x.dim != 4 or ceil_mode or divisor:
-        raise NotTaken("not of four dimensions, rounded up, or with a divisor of its own")
+        raise NotTaken("not of four dimensions, rounded up, or with a custom divisor")
     size, step, (ph, pw) = _both(kernel, stride or kernel, padding)
     rest = (size, False, count_include_pad, step, [ph, ph, pw, pw], "")
     return b.like(node, "AveragePool", x, [2, 3], *rest)
@@ -169,7 +171,7 @@ def adaptive_avg_pool2d(b: Source, node: fx.Node, x: Value, size: Sequence[int])
 
 
 def between(b: Source, x: Value, rows: Tensor, columns: Tensor) -> Value:
-    """x of its last two dimensions, times `columns`, and its columns times `rows`."""
+    """Multiply x, of its last two dimensions, by `columns`, and its columns by `rows`."""
     dtype, wide = x.dtype, wider(x.dtype)
     order = [*range(x.dim - 2), x.dim - 1, x.dim - 2]
     x = b.cast(x, wide)
@@ -182,7 +184,7 @@ def between(b: Source, x: Value, rows: Tensor, columns: Tensor) -> Value:
 
 @register_conversion(aten._adaptive_avg_pool2d_backward.default)
 def adaptive_avg_pool2d_backward(b: Source, node: fx.Node, grad: Value, x: Value) -> Value:
-    """Each pixel of the result goes back to its window."""
+    """Distribute each pixel of the gradient to its window."""
     sizes = zip(x.shape[-2:], grad.shape[-2:], strict=True)
     return between(b, grad, *(averages(n, m) for n, m in sizes))
 
@@ -203,7 +205,7 @@ def convolution_backward(
     groups: int,
     mask: Sequence[bool],
 ) -> list[Value | None]:
-    """The gradients of a convolution, computed by convolutions of the builder."""
+    """Compute the gradients of a convolution by convolutions of the builder."""
     if transposed or x.dim != 4:
         raise NotTaken("a transposed convolution, or not of two dimensions")
     steps = _both(stride, padding, dilation)
@@ -221,7 +223,7 @@ def convolution_backward(
 def _gradient_of_input(
     b: Source, grad: Value, x: Value, w: Value, steps: Sequence[Sequence[int]], groups: int
 ) -> Value:
-    """The gradient with zeros between its pixels, convolved by the mirrored weight."""
+    """Convolve the gradient, with zeros between its pixels, by the mirrored weight."""
     stride, padding, dilation = steps
     outputs, inputs, *kernel = w.shape
     reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
@@ -240,13 +242,13 @@ def _gradient_of_input(
         kept = [last - edge if at == dim else n for at, n in enumerate(whole.shape)]
         whole = cut(b, whole, dim, edge, last, 1, (x.dtype, kept))
     missing = [size - n for size, n in zip(x.shape[2:], whole.shape[2:], strict=True)]
-    return _padded(b, whole, [0, 0], missing, [0, 0])  # pixels that no window reached
+    return _padded(b, whole, [0, 0], missing, [0, 0])  # pixels outside of every window
 
 
 def _gradient_of_weight(
     b: Source, grad: Value, x: Value, w: Value, steps: Sequence[Sequence[int]], groups: int
 ) -> Value:
-    """The input convolved by the gradient: the batch takes the place of the channels."""
+    """Convolve the input by the gradient: the batch takes the place of the channels."""
     stride, padding, dilation = steps
     outputs, inputs, *kernel = w.shape
     padded = _padded(b, x, padding, padding, [0, 0])
@@ -273,7 +275,7 @@ def _gradient_of_weight(
 def _padded(
     b: Source, x: Value, low: Sequence[int], high: Sequence[int], inside: Sequence[int]
 ) -> Value:
-    """An image with zeros around it and between its pixels."""
+    """Pad an image with zeros around it and between its pixels."""
     if not any([*low, *high, *inside]):
         return x
     pairs = zip(x.shape[2:], low, high, inside, strict=True)
@@ -319,7 +321,7 @@ def native_layer_norm(
     bias: Value | None,
     eps: float,
 ) -> list[Value]:
-    """With the mean and the inverse deviation that its gradient needs: step by step."""
+    """Return also the mean and the inverse deviation, which the gradient needs: step by step."""
     axes, wide = list(range(x.dim - len(shape), x.dim)), wider(x.dtype)
     up = b.cast(x, wide)
     away = centred(b, up, axes)
@@ -404,7 +406,7 @@ def sdpa(
 
 
 def _for_each_query(b: Source, x: Value, q: Value) -> Value:
-    """Keys or values of fewer heads than q has, each repeated for its queries."""
+    """Repeat keys or values of fewer heads than q has, for its queries."""
     if x.shape[1] == q.shape[1]:
         return x
     batch, heads, *rest = x.shape
@@ -421,7 +423,7 @@ def _hidden(b: Source, scores: Value, seen: Value) -> Value:
 
 
 def _lower(b: Source, shape: Sequence[int]) -> Value:
-    """Which keys each query sees: where the column is not beyond the row."""
+    """Return which keys each query sees: where the column is not beyond the row."""
     square = tuple(shape[-2:])
     rows, columns = (
         b.call("Iota", Code("hlir_builder"), dim, out=(torch.int32, square)) for dim in (0, 1)
@@ -442,11 +444,11 @@ def batch_norm_training(
     momentum: float,
     eps: float,
 ) -> list[Value]:
-    """The norm by the batch's own statistics, these, and the new running statistics."""
+    """Return the norm by the batch's own statistics, these, and the new running statistics."""
     axes, wide = [0, *range(2, x.dim)], wider(x.dtype)
     count = math.prod(x.shape[axis] for axis in axes)
     if not training or count < 2:
-        raise NotTaken("a norm by running statistics that is to be trained, or of one element")
+        raise NotTaken("training of a norm by running statistics, or of one element")
     flat, row = (x.shape[1],), (1, x.shape[1], *[1] * (x.dim - 2))
 
     def step(function: str, left: Value, right: Value | float, shape: Sequence[int]) -> Value:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions of what moves elements: views, slices, joins, gathering."""
+"""Conversions of ops that move elements: views, slices, joins, gathering."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ def flip(b: Source, node: fx.Node, x: Value, dims: Sequence[int]) -> Value:
 
 
 def rows(b: Source, x: Value, dim: int, index: Value, out: Any) -> Value:
-    """Whole rows along a dimension, one for each index: the shape of the index in its place."""
+    """Gather whole rows along a dimension; the shape of the index replaces the dimension."""
     if index.dtype not in (torch.int32, torch.int64):
-        raise NotTaken("an index that is no whole number")
+        raise NotTaken("an index that is no integer")
     before = list(range(dim))
     after = [dim + index.dim + at for at in range(x.dim - dim - 1)]
     parts = [[*before, *after], [dim], [dim]]
@@ -136,7 +136,7 @@ def embedding(b: Source, node: fx.Node, weight: Value, indices: Value, *rest: An
 
 @register_conversion(aten.index.Tensor)
 def index(b: Source, node: fx.Node, x: Value, indices: Sequence[Value | None]) -> Value:
-    """By one index: rows of a dimension; negative ones count from the end."""
+    """Index by one tensor: rows of a dimension; negative indices count from the end."""
     given = [(dim, at) for dim, at in enumerate(indices) if at is not None]
     if len(given) != 1 or given[0][1].dtype == torch.bool:
         raise NotTaken("several indices, or a mask")
@@ -153,7 +153,7 @@ def constant_pad_nd(
     b: Source, node: fx.Node, x: Value, pad: Sequence[int], value: Any = 0
 ) -> Value:
     if any(edge < 0 for edge in pad):
-        raise NotTaken("padded by less than nothing")
+        raise NotTaken("negative padding")
     low, high = [0] * x.dim, [0] * x.dim
     for at in range(len(pad) // 2):
         low[-1 - at], high[-1 - at] = pad[2 * at], pad[2 * at + 1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a graph as C++ for TopsGraph's builder: the Emitter of topsgraph."""
+"""The Emitter of topsgraph: writes a graph as C++ for TopsGraph's builder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRIMITIVES = {
 # constants are written as the bits of their elements: exact in every type
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 WORDS = {1: "uint8_t", 2: "int16_t", 4: "int32_t", 8: "int64_t"}
-LARGEST = 4096  # elements of a constant in the source
+LARGEST = 4096  # maximum elements of a constant in the source
 
 HEAD = """#include "dtu/hlir_builder/hlir_builder.h"
 
@@ -50,7 +50,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Code:
-    """C++ that is written as it stands."""
+    """C++ text that is emitted unchanged."""
 
     text: str
 
@@ -62,15 +62,15 @@ class Source:
         self._lines: list[str] = []
         self._count = 0
         self._constants: dict[Any, Value] = {}
-        self._inputs: list[str] = []  # the constant that feeds each input; empty: an argument
+        self._inputs: list[str] = []  # the constant for each input; empty: an argument
 
-    # what the core calls
+    # Interface to the core
 
     def input(self, node: fx.Node) -> Value:
         return self.of(node.meta["val"])
 
     def of(self, value: Any) -> Value:
-        """An input for a tensor, or a whole number, of which the type and shape are known."""
+        """Create an input for a tensor, or an integer, of known type and shape."""
         if isinstance(value, Tensor):
             return self._create(value.dtype, value.shape, "")
         return self._create(torch.int64, (), "")
@@ -83,20 +83,20 @@ class Source:
         self._line(f"hlir_builder->SetOutput({written(given)});")
 
     def finish(self) -> bytes:
-        # a comment tells the loader which inputs are weights
+        # a comment marks for the loader the inputs that are weights
         weights = "".join(f"// input {i}: {n}\n" for i, n in enumerate(self._inputs) if n)
         return (weights + HEAD + "".join(self._lines) + TAIL).encode()
 
-    # what the conversions call
+    # Interface to the conversions
 
     def call(self, function: str, *args: Any, out: Out) -> Value:
-        """A call of a function of the builder; its last argument is the type of its result."""
+        """Emit a call of a function of the builder; its last argument is the type of its result."""
         dtype, shape = out
         given = ", ".join(written(arg) for arg in (*args, type_of(dtype, shape)))
         return self._assign(f"builder::{function}({given})", dtype, shape)
 
     def several(self, function: str, *args: Any, outs: Sequence[Out]) -> list[Value]:
-        """A call that gives a tuple, and its parts."""
+        """Emit a call that returns a tuple, and the extraction of its elements."""
         shapes = ", ".join(written([int(size) for size in shape]) for _, shape in outs)
         kinds = ", ".join(primitive(dtype) for dtype, _ in outs)
         row = f"builder::Type(std::vector<std::vector<int64_t>>{{{shapes}}}, {{{kinds}}})"
@@ -105,7 +105,7 @@ class Source:
         return [self.call("GetTupleElement", whole, i, out=out) for i, out in enumerate(outs)]
 
     def like(self, node: fx.Node, function: str, *args: Any) -> Value:
-        """A call whose result is that of the graph's node."""
+        """Emit a call whose result has the type and shape of the graph's node."""
         return self.call(function, *args, out=described(node))
 
     def cast(self, value: Value, dtype: torch.dtype) -> Value:
@@ -114,13 +114,13 @@ class Source:
         return self.call("Convert", value, out=(dtype, value.shape))
 
     def scalar(self, number: Any, dtype: torch.dtype) -> Value:
-        """A constant without dimensions; a value is cast."""
+        """Create a constant without dimensions; a value is cast."""
         if isinstance(number, Value):
             return self.cast(number, dtype)
         return self.const(torch.tensor(number, dtype=dtype))
 
     def const(self, tensor: Tensor) -> Value:
-        """A tensor whose values are in the source; equal ones are one variable."""
+        """Create a tensor whose values are in the source; equal ones are one variable."""
         if tensor.numel() > LARGEST:
             raise NotTaken(f"a constant of {tensor.numel()} elements in the source")
         size = tensor.element_size()
@@ -136,7 +136,7 @@ class Source:
         return self._constants[key]
 
     def spread(self, value: Value, shape: Sequence[int]) -> Value:
-        """Broadcast, as torch does: the builder's functions get operands of one shape."""
+        """Broadcast as torch does, because the builder's functions need operands of one shape."""
         shape = tuple(shape)
         if value.shape == shape:
             return value
@@ -166,7 +166,7 @@ class Source:
 
 
 def described(node: fx.Node) -> Out:
-    """Type and shape of a node's result."""
+    """Return type and shape of a node's result."""
     value = node.meta["val"]
     return (value.dtype, tuple(value.shape)) if isinstance(value, Tensor) else (torch.int64, ())
 
@@ -184,7 +184,7 @@ def type_of(dtype: torch.dtype, shape: Sequence[Any]) -> Code:
 
 
 def written(value: Any) -> str:
-    """An argument as C++."""
+    """Format an argument as C++."""
     if isinstance(value, Value):
         return value.name
     if isinstance(value, Code):
@@ -203,5 +203,5 @@ def written(value: Any) -> str:
 
 
 def _literal(bits: int) -> str:
-    """C++ has no literal for the smallest of all numbers."""
+    """Format bits as C++, which has no literal for the smallest of all integers."""
     return f"{bits + 1} - 1" if bits == -(2**63) else str(bits)

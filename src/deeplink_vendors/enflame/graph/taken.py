@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes topsgraph takes: those for which its conversion finds calls to write."""
+"""The nodes that topsgraph supports: those that its conversions can emit."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from deeplink_vendors.enflame.graph.source import Source
 
 
 def supports(node: fx.Node) -> str | None:
-    """Why a node stays eager; None when it can be written."""
+    """Return why a node stays eager; None when it can be emitted."""
     return conversions.why_not(Source(), node)

@@ -14,7 +14,7 @@
 namespace dlinfer {
 namespace {
 
-constexpr int64_t kLong = 16;  // queries and keys from which torch's own blocked kernel is faster
+constexpr int64_t kLong = 16;  // number of queries and keys from which torch's own blocked kernel is faster
 
 struct How {
   double scale;
@@ -24,10 +24,10 @@ struct How {
   const float* slopes;
 };
 
-// Where the keys and values of all sequences lie.
+// The keys and values of all sequences.
 struct Stored {
   Tensor k, v;
-  const Whole* table;  // null: packed, one sequence after the other
+  const Whole* table;  // null: packed sequences
   int64_t heads, block, columns;
 };
 
@@ -35,11 +35,11 @@ struct Stored {
 struct Query {
   const char* q;  // its first head
   int64_t head_stride;
-  int64_t token;  // whose result it is
+  int64_t token;  // index of its result
   int64_t row;  // of the block table
   int64_t start;  // of its sequence, where keys are packed
   int64_t keys;
-  int64_t place;  // of the query among its keys
+  int64_t place;  // position of the query among its keys
 };
 
 int64_t token_axis(const Stored& s) { return s.table ? 1 : 0; }
@@ -73,7 +73,7 @@ Attend call_of(const Query& query, const Stored& s, const How& how, int64_t head
   return call;
 }
 
-// Every query over its keys; the keys are divided where there are fewer heads than threads.
+// Runs every query over its keys; the keys are divided where there are fewer heads than threads.
 void attend_all(const std::vector<Query>& queries, const Stored& s, const How& how, int64_t heads, const Tensor& out) {
   const int64_t group = heads / s.heads, size = s.k.size(-1), value_size = s.v.size(-1), item = out.element_size();
   const int64_t tasks = queries.size() * s.heads, threads = at::get_num_threads();
@@ -82,7 +82,7 @@ void attend_all(const std::vector<Query>& queries, const Stored& s, const How& h
   const auto& k = kernels();
   const int type = kind(out);
   std::unique_ptr<float[]> results(new float[std::max<int64_t>(parts > 1 ? tasks * parts * room : 1, 1)]);
-  // all parts of a task lie together: [parts, group, value_size], [parts, group], [parts, group]
+  // the parts of a task are consecutive: [parts, group, value_size], [parts, group], [parts, group]
   const auto rooms = [&](float* base, Attend& call, int64_t part) {
     call.out = base + part * group * value_size;
     call.largest = base + parts * group * value_size + part * group;
@@ -118,19 +118,19 @@ std::string not_attention(const Tensor& q, const Tensor& k, const Tensor& v, int
   if (scales) return "its kernel does not read a quantised cache";
   const std::string why = mixed({&q, &k, &v});
   if (!why.empty()) return why;
-  if (q.dim() != 3 || k.dim() != dims || v.dim() != dims) return "its kernel wants queries [tokens, heads, size]";
-  if (slopes && slopes->numel() != q.size(1)) return "its kernel wants a slope for each head";
+  if (q.dim() != 3 || k.dim() != dims || v.dim() != dims) return "its kernel requires queries [tokens, heads, size]";
+  if (slopes && slopes->numel() != q.size(1)) return "its kernel requires a slope for each head";
   const int64_t shared = k.size(dims - 2);
   if (!shared || q.size(1) % shared || v.size(dims - 2) != shared || k.size(dims - 1) != q.size(2)) return "heads or sizes do not fit";
   return "";
 }
 
 std::string not_cache(const Tensor& k, const Tensor& v, const Tensor& table) {
-  if ((k.size(3) > 1 && k.stride(3) != 1) || (v.size(3) > 1 && v.stride(3) != 1)) return "its kernel wants caches whose last dimension is dense";
+  if ((k.size(3) > 1 && k.stride(3) != 1) || (v.size(3) > 1 && v.stride(3) != 1)) return "its kernel requires caches whose last dimension is dense";
   return table.dim() == 2 && k.size(1) == v.size(1) && k.size(0) == v.size(0) && k.size(1) ? "" : "the caches differ in blocks";
 }
 
-// The blocks that a row needs are in its table, and in the cache.
+// Checks that the blocks of a row are in its table, and in the cache.
 void check_blocks(const char* op, const Whole& table, int64_t columns, int64_t row, int64_t keys, int64_t block, int64_t blocks) {
   TORCH_CHECK_INDEX(keys <= columns * block, op, ": row ", row, " has ", keys, " keys, its block table room for ", columns * block);
   for (const auto i : c10::irange((keys + block - 1) / block)) {
@@ -139,7 +139,7 @@ void check_blocks(const char* op, const Whole& table, int64_t columns, int64_t r
   }
 }
 
-// Whether every token is one of a sequence's.
+// Whether every token belongs to a sequence.
 bool covers(const Whole& bounds, int64_t count, int64_t tokens) { return count && bounds[0] == 0 && bounds[count - 1] == tokens; }
 
 Tensor room_for(const Tensor& q, int64_t value_size) { return at::empty({q.size(0), q.size(1), value_size}, q.options()); }
@@ -148,13 +148,13 @@ std::optional<Tensor> as_float(const Maybe& slopes) {
   return slopes ? std::optional<Tensor>(slopes->to(at::kFloat).contiguous()) : std::nullopt;
 }
 
-// Whether torch's own kernel, which works in blocks of queries, does the same and sooner.
+// Whether torch's own kernel, which works in blocks of queries, supports the call and is faster.
 bool blocked(const How& how, bool equal_sizes, int64_t queries, int64_t keys) {
   const bool simple = !how.window && how.softcap == 0 && !how.slopes && equal_sizes;
   return simple && queries >= kLong && keys >= kLong && (!how.causal || queries <= keys);
 }
 
-// By torch's own kernel, count sequences of one length: [count * length, heads, size]; the last query sees all keys.
+// Runs torch's own kernel for sequences of one length: [count * length, heads, size]; the last query sees all keys.
 void by_torch(const Tensor& q, const Tensor& k, const Tensor& v, int64_t count, const How& how, const Tensor& out) {
   const auto apart = [&](const Tensor& t) { return t.unflatten(0, {count, t.size(0) / count}).transpose(1, 2); };
   const int64_t queries = q.size(0) / count, keys = k.size(0) / count;
@@ -165,7 +165,7 @@ void by_torch(const Tensor& q, const Tensor& k, const Tensor& v, int64_t count, 
   apart(out).copy_(done);
 }
 
-// A sequence's part of a cache, its keys one after the other.
+// Copies a sequence's part of a cache into contiguous memory.
 Tensor gathered(const Tensor& cache, const Tensor& blocks, int64_t keys) {
   return cache.index_select(0, blocks).flatten(0, 1).slice(0, 0, keys);
 }
@@ -264,7 +264,8 @@ Tensor prefill_attention(const Tensor& q, const Tensor& k, const Tensor& v, cons
     const int64_t begin = q_bounds[row], first = kv_bounds[row], keys = keys_of(row);
     next = row + 1;
     if (blocked(how, q.size(2) == v.size(2), queries_of(row), keys)) {
-      while (next < rows && queries_of(next) == queries_of(row) && keys_of(next) == keys) next++;  // of one length: one call
+      // one call for sequences of one length
+      while (next < rows && queries_of(next) == queries_of(row) && keys_of(next) == keys) next++;
       const int64_t end = q_bounds[next], last = kv_bounds[next];
       by_torch(queries.slice(0, begin, end), stored.k.slice(0, first, last), stored.v.slice(0, first, last), next - row, how,
                out.slice(0, begin, end));

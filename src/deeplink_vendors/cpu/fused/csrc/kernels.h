@@ -10,29 +10,29 @@ struct bf16 {
   uint16_t bits;
 };
 
-// One query's heads that share a head of keys and values, over a part of the keys.
+// The heads of one query that share a head of keys and values, over a part of the keys.
 struct Attend {
   const void* q;  // [group, size], `q_head` elements from head to head
   const void *k, *v;  // of this head
   int64_t q_head, k_block, k_token, v_block, v_token;  // strides, in elements
-  const void* table;  // which block holds which part; null: everything is one block
+  const void* table;  // block of each part; null: everything is one block
   bool wide_table;  // of int64, not int32
   int64_t block;  // keys in a block
-  int64_t from, to;  // the keys that are seen
-  int64_t last;  // the key at the query's own place, for distances
+  int64_t from, to;  // the visible keys
+  int64_t last;  // the key at the query's own position, for distances
   int64_t group, size, value_size;
   float scale, softcap;
   const float* slopes;  // [group], or null
-  float* queries;  // room for [group, size]
+  float* queries;  // buffer for [group, size]
   float *out, *largest, *total;  // [group, value_size] before division by total, [group], [group]
 };
 
-constexpr int64_t kPanel = 256, kMost = 32;  // columns, and rows of x, of one call of `columns` at most
-// The columns of a call where so many rows are taken together: of few rows, as many as the first cache has room for their sums;
-// those of bfloat16, which are made float for each row, are few sooner.
+constexpr int64_t kPanel = 256, kMost = 32;  // maximum columns, and maximum rows of x, of one call of `columns`
+// The columns of a call for so many rows: with few rows, as many as the first-level cache holds sums for;
+// fewer for bfloat16, which is converted to float for each row.
 constexpr int64_t panel(int64_t together, int64_t bytes) { return together > bytes ? kPanel : 4096 / together; }
 
-// Of two types: 0 is float, 1 is bfloat16; a mixture at 2 is bfloat16 with float cos and sin.
+// Indexed by type: 0 is float, 1 is bfloat16; 2 is bfloat16 with float cos and sin.
 struct Kernels {
   const char* name;
   // y = norm of x; with a residual, sum = x + residual and y its norm
@@ -41,20 +41,21 @@ struct Kernels {
   void (*rotary[3])(const void* x, const void* cos, const void* sin, void* y, int64_t heads, int64_t head_stride,
                     int64_t size, int64_t turned, bool interleaved);
   void (*attend[2])(const Attend& call);
-  // one head's result from the parts of its keys, which lie `heads` heads apart
+  // the result of one head from the parts of its keys, which are `heads` heads apart
   void (*merge[2])(float* out, const float* largest, const float* total, int64_t parts, int64_t heads,
                    int64_t value_size, void* result);
-  // a few rows of x [rows, inner] with the rows of w, of which each is read once: y [rows, outer]
+  // products of few rows of x [rows, inner] with the rows of w, each of which is read once: y [rows, outer]
   void (*linear[2])(const float* x, const void* w, int64_t w_row, const void* bias, void* y, int64_t rows, int64_t from,
                     int64_t to, int64_t inner, int64_t outer);
-  // the same where w lies [inner, outer], `w_row` apart: the columns from..to, `panel` at most, each part of which is read
-  // once; x is [groups, inner, together], the rows of a group side by side
+  // products with w as [inner, outer], rows `w_row` apart: the columns from..to, at most `panel`, each part of
+  // which is read once; x is [groups, inner, together], the rows of a group adjacent
   void (*columns[2])(const float* x, const void* w, int64_t w_row, const void* bias, void* y, int64_t rows, int64_t together,
                      int64_t from, int64_t to, int64_t inner, int64_t outer);
-  int64_t group, most;  // rows that `columns` takes together, and for which it is faster than torch's product
+  // rows that `columns` processes together, and maximum for which it is faster than torch's product
+  int64_t group, most;
   void (*gelu_and_mul[2])(const void* gate, const void* up, void* out, int64_t n, bool tanh);
-  float (*quantise[2])(const void* x, int8_t* out, int64_t n);  // the scale
-  // rows of a with rows of b, exact: out [rows, outer]
+  float (*quantise[2])(const void* x, int8_t* out, int64_t n);  // returns the scale
+  // products of rows of a with rows of b, exact: out [rows, outer]
   void (*int8_products)(const int8_t* a, const int8_t* b, int64_t b_row, int32_t* out, int64_t rows, int64_t from, int64_t to,
                         int64_t inner, int64_t outer);
   // a row of weights in 8 or 4 bits: (w + offset) * scale, by groups

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-// The kernels, once for each level: LEVEL names it, WIDTH is how many floats a vector has.
-// Nothing of the standard library is used here: its templates, compiled for one level, could be
-// taken by the linker for the code of another.
+// The kernels, compiled for each level: LEVEL is its name, WIDTH the number of floats in a vector.
+// Nothing of the standard library is used here: the linker could merge its templates, compiled for one
+// level, into the code of another.
 #include "kernels.h"
 
 namespace dlinfer {
@@ -20,7 +20,7 @@ struct Count {
 };
 
 constexpr float kInfinity = __builtin_inff();
-constexpr int kTile = 64;  // keys whose scores are held
+constexpr int kTile = 64;  // keys whose scores are buffered
 
 inline F load(const float* p) {
   F v;
@@ -52,7 +52,7 @@ inline void put(bf16* p, float v) {
   __builtin_memcpy(&u, &v, 4);
   p->bits = v != v ? 0x7fc0 : (u + 0x7fff + ((u >> 16) & 1)) >> 16;
 }
-// A value as it is once stored.
+// A value after rounding to its storage type.
 inline F rounded(const float*, F v) { return v; }
 inline F rounded(const bf16*, F v) {
   const U u = (U)v;
@@ -85,11 +85,11 @@ inline float sum(F v) {
   return two[0] + two[1];
 }
 
-// e to the x within 2 steps of float; 0 and infinity where they are due, NaN for NaN.
+// e to the x within 2 steps of float; 0 and infinity beyond the range, NaN for NaN.
 inline F exponential(F x) {
   x = x < all(-104.f) ? all(-104.f) : x;
   x = x > all(104.f) ? all(104.f) : x;
-  const F shifted = x * 1.44269504f + 12582912.f;  // adding 1.5 * 2^23 rounds to a whole number
+  const F shifted = x * 1.44269504f + 12582912.f;  // adding 1.5 * 2^23 rounds to an integer
   const F whole = shifted - 12582912.f;
   const F r = (x - whole * 0.693145752f) - whole * 1.42860677e-6f;
   F p = r * 1.9875691500e-4f + 1.3981999507e-3f;
@@ -99,9 +99,11 @@ inline F exponential(F x) {
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.f;
 #if WIDTH == 16
-  return __builtin_ia32_scalefps512_mask(p, whole, p, -1, 4);  // times 2 to the whole, in the rounding that is set
+  // times 2 to the integer, in the current rounding mode
+  return __builtin_ia32_scalefps512_mask(p, whole, p, -1, 4);
 #else
-  const I n = (I)shifted - 0x4b400000, half = n >> 1;  // in two steps: the power itself may not be a normal number
+  // in two steps: the power itself may not be a normal number
+  const I n = (I)shifted - 0x4b400000, half = n >> 1;
   return p * (F)((half + 127) << 23) * (F)((n - half + 127) << 23);
 #endif
 }
@@ -147,7 +149,8 @@ void rms_norm(const void* x_, const void* residual_, void* sum_, const void* w_,
 // 1 / x for x from 1 to 2
 inline F inverse(F x) {
 #if WIDTH == 16
-  const F near = __builtin_ia32_rcp14ps512_mask(x, F{}, -1);  // a division costs as much as all the rest
+  // a division costs as much as all other operations
+  const F near = __builtin_ia32_rcp14ps512_mask(x, F{}, -1);
   return near * (2.f - x * near);
 #else
   return 1.f / x;
@@ -213,9 +216,9 @@ __attribute__((noinline)) float rest_of_row(const float* x, const T* w, int64_t 
   return total;
 }
 
-// y[n] = x . w[n] + bias[n] for one row of x, R rows of w at a time: nothing but memory is waited for, so rows to come are
-// asked for meanwhile, into the second cache; the processor by itself does not look beyond a page. A function of its own,
-// with registers for all these addresses.
+// y[n] = x . w[n] + bias[n] for one row of x, R rows of w at a time. Memory bandwidth is the limit, so later
+// rows are prefetched into the second-level cache; the hardware prefetcher stops at a page. A separate
+// function, so that all addresses fit in registers.
 template <class T, int R>
 __attribute__((noinline)) int64_t one_row(const float* x, const T* w, int64_t w_row, const T* bias, T* y, int64_t from, int64_t to,
                                           int64_t inner) {
@@ -240,14 +243,14 @@ __attribute__((noinline)) int64_t one_row(const float* x, const T* w, int64_t w_
   return n;
 }
 
-// Rows of w that are taken together for M rows of x: sums enough to hide how long an addition takes.
+// Number of rows of w per M rows of x: enough sums to hide the latency of an addition.
 template <int M>
 constexpr int together() {
   return M == 1 ? 8 : WIDTH == 16 ? (M < 4 ? 4 : M < 16 ? 2 : 1) : (M < 8 ? 8 / M : 1);
 }
 
 // y[m, n] = x[m] . w[n] + bias[n] for M rows of x and the rows of w from `from` on, R at a time.
-// `ahead`: the rows after them are fetched meanwhile; several rows of x are too slow for the processor to guess.
+// `ahead`: prefetches the rows after them; with several rows of x the hardware prefetcher fails.
 template <class T, int M>
 void linear_rows(const float* x, const T* w, int64_t w_row, const T* bias, T* y, int64_t from, int64_t to, int64_t inner,
                  int64_t outer, bool ahead) {
@@ -283,7 +286,7 @@ void linear_rows(const float* x, const T* w, int64_t w_row, const T* bias, T* y,
   for (; n < to; n++) block(n, Count<1>{}, Count<0>{});
 }
 
-constexpr int64_t kNear = 768;  // so long are rows of which sixteen stay at hand
+constexpr int64_t kNear = 768;  // maximum length of rows of which sixteen stay in the cache
 
 template <class T>
 void linear(const float* x, const void* w_, int64_t w_row, const void* bias, void* y_, int64_t rows, int64_t from,
@@ -295,7 +298,7 @@ void linear(const float* x, const void* w_, int64_t w_row, const void* bias, voi
     one_row<T, 1>(x, w, w_row, (const T*)bias, y, done, to, inner);
     return;
   }
-  const int64_t step = rows > 8 ? 2 : 8;  // rows of w that stay at hand for all rows of x
+  const int64_t step = rows > 8 ? 2 : 8;  // rows of w that stay in the cache for all rows of x
   for (int64_t n = from; n < to; n += step) {
     const int64_t last = n + step < to ? n + step : to;
     int64_t m = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-// Attention, once for each level; a part of level.h.
+// Attention, compiled for each level; a part of level.h.
 
 // scores[g][j] = q[g] . k[j] for G queries and KEYS keys at a time
 template <class T, int G, int KEYS>
@@ -38,7 +38,7 @@ inline void values(float (*weights)[kTile], const T* v, int64_t token, int64_t c
     for (int n = 0; n < VECTORS; n++) store(out + g * stride + n * W, sums[g][n]);
 }
 
-// The scores as softmax takes them, their exponentials in their place, the rest scaled to match.
+// Replaces scores by their exponentials, and rescales the previous sums to match.
 inline void softmax(float* s, int64_t count, float& largest, float& total, float* out, int64_t value_size) {
   float top = largest;
   for (int64_t j = 0; j < count; j++) top = s[j] > top ? s[j] : top;
@@ -120,7 +120,7 @@ void attend(const Attend& call) {
   for (; head < call.group; head++) attend_heads<T, 1>(call, head);
 }
 
-// Into the first part's room, then into the result.
+// Accumulates into the first part's buffer, then into the result.
 template <class T>
 void merge(float* out, const float* largest, const float* total, int64_t parts, int64_t heads, int64_t value_size,
            void* result_) {

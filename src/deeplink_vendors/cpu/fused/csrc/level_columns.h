@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-// Products with weights that lie [in, out] in memory, once for each level; a part of level.h.
+// Products with weights as [in, out] in memory, compiled for each level; a part of level.h.
 
-// What reads memory as it lies, from end to end of many columns, gets twice as much of it as what goes down a few columns at a
-// time. Its sums wait in the first cache meanwhile, which holds those of few rows of x only; more rows cost arithmetic anyway.
+// Reading whole rows of many columns gets twice the memory bandwidth of reading a few columns at a time. The
+// sums of all columns stay in the first-level cache, which is large enough for few rows of x only; with more
+// rows arithmetic dominates.
 
-constexpr int kLines = 8;  // rows of w at a time, which a sum is read and written once for
+constexpr int kLines = 8;  // rows of w for each read and write of a sum
 
-// Adds to `held` [M, room] what K numbers of M rows of x make of whole lines of K rows of w; x is [numbers, M].
+// Adds to `held` [M, room] the products of K numbers of M rows of x with whole lines of K rows of w; x is
+// [numbers, M].
 template <class T, int M, int K>
 void line_block(const float* x, const T* w, int64_t w_row, const T* next, int64_t width, float* held, int64_t room, bool first) {
   constexpr int C = 64 / sizeof(T) / W;  // vectors of a line
@@ -25,7 +27,7 @@ void line_block(const float* x, const T* w, int64_t w_row, const T* next, int64_
   }
 }
 
-// The columns from `from` on, in whole lines; the result is the first column that was not taken.
+// The columns from `from` on, in whole lines; returns the first column that was not processed.
 template <class T, int M>
 int64_t column_lines(const float* x, const T* w, int64_t w_row, const T* bias, T* y, int64_t rows, int64_t from, int64_t to,
                      int64_t inner, int64_t outer) {
@@ -37,7 +39,8 @@ int64_t column_lines(const float* x, const T* w, int64_t w_row, const T* bias, T
     const float* mine = x + g * inner;
     const T* here = w + from;
     for (int64_t k = 0; k < whole; k += kLines, here += kLines * w_row) {
-      const bool ends = k + kLines >= whole && to < outer;  // then the next panel's columns follow, else most often the next weight
+      // then the next panel's columns follow, else usually the next weight
+      const bool ends = k + kLines >= whole && to < outer;
       line_block<T, M, kLines>(mine + k * M, here, w_row, ends ? w + to : here + kLines * w_row, width, held, room, k == 0);
     }
     for (int64_t k = whole; k < inner; k++, here += w_row)
@@ -51,10 +54,10 @@ int64_t column_lines(const float* x, const T* w, int64_t w_row, const T* bias, T
   return from + width;
 }
 
-constexpr int64_t kDeep = 32;  // numbers of x at a time: as many pages are open, and sums stay short
-constexpr int64_t kFar = 2;  // blocks of columns that are asked for before their turn
+constexpr int64_t kDeep = 32;  // numbers of x at a time: limits the number of open pages and the length of sums
+constexpr int64_t kFar = 2;  // blocks of columns that are prefetched
 
-// Adds to `held` [M, C * W] what some numbers of M rows of x make of C vectors of columns; x is [numbers, M].
+// Adds to `held` [M, C * W] the products of some numbers of M rows of x with C vectors of columns; x is [numbers, M].
 template <class T, int M, int C>
 __attribute__((noinline)) void column_block(const float* x, const T* w, int64_t w_row, const T* next, int64_t numbers, float* held,
                                             bool first) {
@@ -75,7 +78,7 @@ __attribute__((noinline)) void column_block(const float* x, const T* w, int64_t 
     }
 }
 
-// One column for all rows: those that fill no vector.
+// One column for all rows: the columns that fill no vector.
 template <class T, int M>
 void last_column(const float* x, const T* w, int64_t w_row, T* y, float added, int64_t rows, int64_t inner, int64_t outer) {
   for (int64_t row = 0; row < rows; row++) {
@@ -86,7 +89,7 @@ void last_column(const float* x, const T* w, int64_t w_row, T* y, float added, i
   }
 }
 
-// The columns from `from` on, in blocks of C vectors; the result is the first column that was not taken.
+// The columns from `from` on, in blocks of C vectors; returns the first column that was not processed.
 template <class T, int M, int C>
 int64_t column_blocks(const float* x, const T* w, int64_t w_row, const T* bias, T* y, int64_t rows, int64_t from, int64_t to,
                       int64_t inner, int64_t outer) {

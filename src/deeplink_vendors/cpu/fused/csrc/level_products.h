@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-// The kernels of few bits and of gelu, once for each level; a part of level.h.
+// The kernels of quantised values and of gelu, compiled for each level; a part of level.h.
 
 // gelu by the complement of erf, whose relative error is 1.2e-7 everywhere (Numerical Recipes' polynomial).
 inline F gelu(F x) {
@@ -33,7 +33,7 @@ void gelu_and_mul(const void* gate_, const void* up_, void* out_, int64_t n, boo
   for (; i < n; i++) put(out + i, act(all(one(gate + i)))[0] * one(up + i));
 }
 
-// A row as int8; its scale.
+// Converts a row to int8; returns its scale.
 template <class T>
 float quantise(const void* x_, int8_t* out, int64_t n) {
   const T* x = (const T*)x_;
@@ -54,7 +54,7 @@ float quantise(const void* x_, int8_t* out, int64_t n) {
     v = v / divisor;
     v = v < -127.f ? all(-127.f) : v;
     v = v > 127.f ? all(127.f) : v;
-    return (I)(v + 12582912.f) - 0x4b400000;  // adding 1.5 * 2^23 rounds to a whole number
+    return (I)(v + 12582912.f) - 0x4b400000;  // adding 1.5 * 2^23 rounds to an integer
   };
   typedef int8_t B __attribute__((vector_size(W)));
   for (i = 0; i + W <= n; i += W) {
@@ -123,7 +123,7 @@ inline void int8_products(const int8_t* a, const int8_t* b, int64_t b_row, int32
   part(Count<1>{});
 }
 
-// A row of weights in 8 or 4 bits as numbers of the type T: (w + offset) * scale, by groups.
+// Converts a row of weights in 8 or 4 bits to the type T: (w + offset) * scale, by groups.
 template <class T>
 void restore(const void* weight, bool four, const void* scale_, const void* offset_, int64_t group, void* out_, int64_t n) {
   const T *scales = (const T*)scale_, *offsets = (const T*)offset_;
@@ -143,7 +143,8 @@ void restore(const void* weight, bool four, const void* scale_, const void* offs
     for (; i + W <= end; i += W) {
       B bytes;
       __builtin_memcpy(&bytes, w + i, sizeof bytes);
-      const I whole = __builtin_convertvector(__builtin_convertvector(bytes, Double), I);  // in steps: only those are vectorised
+      // in steps, because only those are vectorised
+      const I whole = __builtin_convertvector(__builtin_convertvector(bytes, Double), I);
       store(out + i, (__builtin_convertvector(whole, F) + offset) * scale);
     }
     for (; i < end; i++) put(out + i, (float(w[i]) + offset) * scale);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops over tokens, on the dispatch key of the CPU, and what Python sees.
+// The token-wise ops, on the dispatch key of the CPU, and the Python bindings.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <c10/util/irange.h>
@@ -41,7 +41,7 @@ void norm(const Tensor& x, const Tensor* residual, Tensor* total, const Tensor& 
 }
 
 std::string not_norm(const Tensor& x, const Tensor& weight) {
-  if (x.dim() == 0 || weight.dim() != 1 || weight.size(0) != x.size(-1)) return "its kernel wants a weight of the last dimension's size";
+  if (x.dim() == 0 || weight.dim() != 1 || weight.size(0) != x.size(-1)) return "its kernel requires a weight of the last dimension's size";
   return "";
 }
 
@@ -72,7 +72,7 @@ std::tuple<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual,
 Tensor silu_and_mul(const Tensor& x) {
   if (bypassed) return otherwise<Tensor>("silu_and_mul", "", x);
   std::string why = wrong_type(x);
-  if (why.empty() && (x.dim() == 0 || x.size(-1) % 2)) why = "its kernel wants two halves";
+  if (why.empty() && (x.dim() == 0 || x.size(-1) % 2)) why = "its kernel requires two halves";
   if (!why.empty()) return otherwise<Tensor>("silu_and_mul", why, x);
   const Rows in(x);
   const int64_t half = in.size / 2, bytes = half * x.element_size(), part = 1024, parts = (half + part - 1) / part;
@@ -94,8 +94,8 @@ std::string not_rotary(const Tensor& q, const Tensor& k, const Tensor& cos, cons
   std::string why = mixed({&q, &k});
   if (why.empty()) why = mixed({&cos, &sin});
   if (!why.empty()) return why;
-  if (kind(cos) != kind(q) && kind(q) != 1) return "its kernel wants cos and sin of the queries' type, or of float32";
-  if (q.dim() != 3 || k.dim() != 3 || cos.dim() != 2 || cos.sizes() != sin.sizes()) return "its kernel wants [tokens, heads, size] and [tokens, turned]";
+  if (kind(cos) != kind(q) && kind(q) != 1) return "its kernel requires cos and sin of the queries' type, or of float32";
+  if (q.dim() != 3 || k.dim() != 3 || cos.dim() != 2 || cos.sizes() != sin.sizes()) return "its kernel requires [tokens, heads, size] and [tokens, turned]";
   const bool same = cos.size(0) == q.size(0) && k.size(0) == q.size(0) && k.size(2) == q.size(2);
   return same && cos.size(1) % 2 == 0 && cos.size(1) <= q.size(2) ? "" : "its kernel does not expand its arguments";
 }
@@ -141,7 +141,7 @@ void fill(const Tensor& rows, const Tensor& cache, const Whole& slots) {
   });
 }
 
-constexpr int64_t kFew = 16;  // rows up to which reading the weights is what a product costs
+constexpr int64_t kFew = 16;  // rows up to which reading the weights determines the time of a product
 
 bool is_product(const Tensor& x, const Tensor& weight, const Maybe& bias) {
   if (x.dim() == 0 || weight.dim() != 2 || !x.size(-1) || x.size(-1) != weight.size(1)) return false;
@@ -155,7 +155,7 @@ Tensor result_of(const Tensor& x, int64_t outer) {
   return at::empty(sizes, x.options());
 }
 
-// Groups of rows, in each of them the rows side by side: [groups, inner, together]; what is missing in the last is 0.
+// Groups of rows, in each group the rows adjacent: [groups, inner, together]; the last group is padded with 0.
 Tensor side_by_side(const Tensor& x, int64_t rows, int64_t inner, int64_t together) {
   const Tensor in = x.contiguous().to(at::kFloat);
   if (together == 1) return in;
@@ -187,7 +187,8 @@ Tensor by_rows(const Tensor& x, const Tensor& weight, const Maybe& bias, int64_t
 
 Tensor by_columns(const Tensor& x, const Tensor& weight, const Maybe& bias, int64_t rows) {
   const int64_t inner = weight.size(1), outer = weight.size(0), groups = (rows + kernels().group - 1) / kernels().group;
-  const int64_t each = (rows + groups - 1) / groups, together = each > 2 ? (each + 3) / 4 * 4 : each;  // as the kernels have them
+  // as in the kernels
+  const int64_t each = (rows + groups - 1) / groups, together = each > 2 ? (each + 3) / 4 * 4 : each;
   const Tensor in = side_by_side(x, rows, inner, together), added = bias ? bias->contiguous() : Tensor();
   const int64_t threads = at::get_num_threads(), share = ((outer + threads - 1) / threads + 15) / 16 * 16;
   const int64_t wide = std::min(panel(together, x.element_size()), std::max<int64_t>(share, 64)), panels = (outer + wide - 1) / wide;
@@ -227,8 +228,8 @@ std::string not_fill(const Tensor& rows, const Tensor& cache, const Tensor& slot
   if (scales) return "its kernel does not quantise";
   const std::string why = mixed({&rows, &cache});
   if (!why.empty()) return why;
-  if (rows.dim() != 3 || cache.dim() != 4 || slots.dim() != 1) return "its kernel wants [tokens, heads, size], [blocks, places, heads, size] and [tokens]";
-  if (cache.size(3) > 1 && cache.stride(3) != 1) return "its kernel wants a cache whose last dimension is dense";
+  if (rows.dim() != 3 || cache.dim() != 4 || slots.dim() != 1) return "its kernel requires [tokens, heads, size], [blocks, places, heads, size] and [tokens]";
+  if (cache.size(3) > 1 && cache.stride(3) != 1) return "its kernel requires a cache whose last dimension is dense";
   const bool same = slots.size(0) == rows.size(0) && cache.size(2) == rows.size(1) && cache.size(3) == rows.size(2);
   return same ? "" : "its kernel does not expand its arguments";
 }
@@ -263,8 +264,8 @@ TORCH_LIBRARY_IMPL(dicp, CPU, m) { m.impl("few_rows", TORCH_FN(few_rows)); }
 }  // namespace dlinfer
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
-  m.def("start", [](pybind11::object call) { dlinfer::refused = call.release().ptr(); }, "who takes what the kernels refuse");
-  m.def("bypass", [](bool on) { dlinfer::bypassed = on; }, "whether every call is refused, for another vendor's kernels");
+  m.def("start", [](pybind11::object call) { dlinfer::refused = call.release().ptr(); }, "set the callable for refused calls");
+  m.def("bypass", [](bool on) { dlinfer::bypassed = on; }, "refuse every call, for another vendor's kernels");
   m.def("level", [] { return dlinfer::kernels().name; }, "the vector instructions in use");
   m.def("rms_norm", &dlinfer::rms_norm, "the kernel itself, without torch's dispatch: to measure that");
 }

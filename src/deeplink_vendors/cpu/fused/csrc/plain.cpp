@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels with what every processor has.
+// The kernels with the instructions of every processor.
 #define LEVEL plain
 #define LEVEL_NAME "plain"
 #define WIDTH 4

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gelu, numbers of few bits and mixtures of experts, on the dispatch key of the CPU.
+// gelu, quantised products and mixtures of experts, on the dispatch key of the CPU.
 #include <ATen/ops/_int_mm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
@@ -20,7 +20,7 @@ namespace {
 
 using Both = std::tuple<Tensor, Tensor>;
 constexpr int64_t kMany = 2;  // rows of int8 from which torch's own product is faster
-constexpr int64_t kRestoreFew = 8;  // rows up to which weights are restored a few at a time
+constexpr int64_t kRestoreFew = 8;  // rows up to which weights are dequantised a few at a time
 
 void gelu_rows(const Rows& in, const Tensor& y, bool tanh) {
   const int64_t half = in.size / 2, item = y.element_size();
@@ -36,7 +36,7 @@ void gelu_rows(const Rows& in, const Tensor& y, bool tanh) {
 Tensor gelu_and_mul(const Tensor& x, c10::string_view approximate) {
   const char* name = "gelu_and_mul";
   std::string why = bypassed ? "" : wrong_type(x);
-  if (!bypassed && why.empty() && (x.dim() == 0 || x.size(-1) % 2)) why = "its kernel wants two halves";
+  if (!bypassed && why.empty() && (x.dim() == 0 || x.size(-1) % 2)) why = "its kernel requires two halves";
   if (bypassed || !why.empty()) return otherwise<Tensor>(name, why, x, std::string(approximate));
   auto sizes = x.sizes().vec();
   sizes.back() /= 2;
@@ -62,7 +62,7 @@ Both quantised(const Tensor& x) {
 
 Both dynamic_quant(const Tensor& x) {
   std::string why = bypassed ? "" : wrong_type(x);
-  if (!bypassed && why.empty() && (x.dim() == 0 || x.size(-1) == 0)) why = "its kernel wants rows";
+  if (!bypassed && why.empty() && (x.dim() == 0 || x.size(-1) == 0)) why = "its kernel requires rows";
   if (bypassed || !why.empty()) return otherwise<Both>("dynamic_quant", why, x);
   return quantised(x);
 }
@@ -89,10 +89,10 @@ std::tuple<Tensor, Tensor, Tensor> add_rms_norm_w8a8(const Tensor& x, const Tens
 }
 
 std::string not_w8a8(const Tensor& a, const Tensor& b, const Tensor& a_scale, const Tensor& b_scale, at::ScalarType out, const Maybe& bias) {
-  if (a.scalar_type() != at::kChar || b.scalar_type() != at::kChar) return "its kernel has int8 only";
-  if (out != at::kFloat && out != at::kBFloat16) return "its kernel gives float32 and bfloat16";
-  if (a_scale.scalar_type() != at::kFloat || b_scale.scalar_type() != at::kFloat) return "its kernel wants scales of float32";
-  if (a.dim() == 0 || b.dim() != 2 || a.size(-1) != b.size(1) || b.stride(1) != 1) return "its kernel wants [..., in] and [out, in]";
+  if (a.scalar_type() != at::kChar || b.scalar_type() != at::kChar) return "its kernel supports int8 only";
+  if (out != at::kFloat && out != at::kBFloat16) return "its kernel returns float32 and bfloat16";
+  if (a_scale.scalar_type() != at::kFloat || b_scale.scalar_type() != at::kFloat) return "its kernel requires scales of float32";
+  if (a.dim() == 0 || b.dim() != 2 || a.size(-1) != b.size(1) || b.stride(1) != 1) return "its kernel requires [..., in] and [out, in]";
   if (a_scale.numel() != a.numel() / std::max<int64_t>(a.size(-1), 1) || b_scale.numel() != b.size(0)) return "its kernel does not expand the scales";
   return bias && bias->numel() != b.size(0) ? "its kernel does not expand the bias" : "";
 }
@@ -129,11 +129,11 @@ std::string not_restored(const Tensor& x, const Tensor& weight, const Tensor& sc
   if (!why.empty()) return why;
   const bool four = weight.scalar_type() == at::kByte;
   if (!four && weight.scalar_type() != at::kChar) return "its kernel has weights of int8 and uint8";
-  if (x.dim() == 0 || weight.dim() != 2 || scale.dim() != 2 || weight.stride(1) != 1) return "its kernel wants [..., in], [out, in] and [out, groups]";
+  if (x.dim() == 0 || weight.dim() != 2 || scale.dim() != 2 || weight.stride(1) != 1) return "its kernel requires [..., in], [out, in] and [out, groups]";
   const int64_t inner = x.size(-1), size = group ? group : inner;
   if (!inner || weight.size(1) * (four ? 2 : 1) != inner || scale.size(0) != weight.size(0) || scale.size(1) != (inner + size - 1) / size)
-    return "its kernel wants a scale for each group";
-  return offset && offset->sizes() != scale.sizes() ? "its kernel wants an offset for each scale" : "";
+    return "its kernel requires a scale for each group";
+  return offset && offset->sizes() != scale.sizes() ? "its kernel requires an offset for each scale" : "";
 }
 
 Tensor weight_quant_matmul(const Tensor& x, const Tensor& weight, const Tensor& scale, const Maybe& offset, const Maybe& bias, int64_t group) {
@@ -172,7 +172,7 @@ Tensor weight_quant_matmul(const Tensor& x, const Tensor& weight, const Tensor& 
   return y;
 }
 
-// What decides which experts a token goes to.
+// The parameters of the choice of experts for a token.
 struct Gate {
   int64_t count, top, groups, top_groups;
   bool sigmoid, renormalize;
@@ -180,7 +180,7 @@ struct Gate {
   float scale;
 };
 
-// The places of the largest, best first; of two alike the first.
+// The indices of the largest, best first; the first of equal values.
 void best(const float* values, int64_t count, int64_t top, std::vector<int64_t>& places) {
   places.resize(count);
   std::iota(places.begin(), places.end(), 0);
@@ -232,8 +232,8 @@ Both moe_gating(const Tensor& logits, int64_t top, bool renormalize, c10::string
   const int64_t count = logits.dim() == 2 ? logits.size(1) : 0, size = groups ? count / groups : 0;
   if (!bypassed && why.empty()) {
     const bool fits = count && top > 0 && top <= count && groups > 0 && count % groups == 0 && top_groups <= groups && size >= (bias ? 2 : 1);
-    if (!fits) why = "its kernel wants [tokens, experts], and groups of one size";
-    if (bias && bias->numel() != count) why = "its kernel wants a bias for each expert";
+    if (!fits) why = "its kernel requires [tokens, experts], and groups of one size";
+    if (bias && bias->numel() != count) why = "its kernel requires a bias for each expert";
   }
   if (bypassed || !why.empty())
     return otherwise<Both>("moe_gating", why, logits, top, renormalize, std::string(scoring), groups, top_groups, bias, scale);
@@ -253,11 +253,11 @@ std::string not_moe(const Tensor& x, const Tensor& gate_up, const Tensor& down, 
   const std::string why = mixed({&x, &gate_up, &down});
   if (!why.empty()) return why;
   if (x.dim() != 2 || gate_up.dim() != 3 || down.dim() != 3 || weights.sizes() != experts.sizes() || weights.dim() != 2)
-    return "its kernel wants [tokens, size], [experts, 2 * inner, size] and [experts, size, inner]";
-  return weights.scalar_type() == at::kFloat ? "" : "its kernel wants weights of float32";
+    return "its kernel requires [tokens, size], [experts, 2 * inner, size] and [experts, size, inner]";
+  return weights.scalar_type() == at::kFloat ? "" : "its kernel requires weights of float32";
 }
 
-// What one expert makes of some rows.
+// Returns the result of one expert for some rows.
 Tensor expert_of(const Tensor& x, const Tensor& gate_up, const Tensor& down, bool gelu) {
   const Tensor both = product(x, gate_up, std::nullopt);
   Tensor gated = at::empty({both.size(0), both.size(1) / 2}, both.options());

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-// What the ops share: types that the kernels have, calls they do not take, numbers of either size.
+// Helpers of the ops: supported types, refused calls, integers of either size.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -18,12 +18,12 @@ namespace dlinfer {
 using at::Tensor;
 using Maybe = std::optional<Tensor>;
 
-constexpr int64_t kTogether = 16;  // rows of weights that one step of a thread takes
+constexpr int64_t kTogether = 16;  // rows of weights in one step of a thread
 
-extern std::atomic<bool> bypassed;  // another vendor's kernels, or the reference, are wanted
+extern std::atomic<bool> bypassed;  // another vendor's kernels, or the reference, are selected
 extern PyObject* refused;  // (op, reason, *arguments) -> what the op returns
 
-// What the op returns for a call that its kernel does not take.
+// Returns the op's result for a call that its kernel does not support.
 template <class Result, class... Arguments>
 Result otherwise(const char* op, const std::string& reason, const Arguments&... arguments) {
   pybind11::gil_scoped_acquire gil;
@@ -48,12 +48,12 @@ inline std::string mixed(std::initializer_list<const Tensor*> tensors) {
   return wrong_type(first);
 }
 
-// The last dimension dense, as the kernels read it.
+// Makes the last dimension dense, as the kernels require.
 inline Tensor dense(const Tensor& t) { return t.size(-1) == 1 || t.stride(-1) == 1 ? t : t.contiguous(); }
 
 inline char* address(const Tensor& t) { return static_cast<char*>(const_cast<void*>(t.const_data_ptr())); }
 
-// Whole numbers of a tensor, of int32 or int64.
+// The integers of a tensor of int32 or int64.
 struct Whole {
   Tensor held;
   const void* data;
@@ -72,10 +72,10 @@ struct Whole {
   }
 };
 
-// How many items a thread should have at least, when each is so many elements.
+// The minimum number of items for a thread, when each has so many elements.
 inline int64_t grain(int64_t elements) { return std::max<int64_t>(1, 16384 / std::max<int64_t>(elements, 1)); }
 
-// Rows along the last dimension, and how far apart they are.
+// Rows along the last dimension, and their distance.
 struct Rows {
   Tensor held;
   int64_t count, size, stride;
@@ -90,10 +90,10 @@ struct Rows {
 
 inline Tensor empty_as(const Tensor& t) { return at::empty(t.sizes(), t.options()); }
 
-// Several files' (ops.cpp).
-// x @ weight.T + bias; by our own kernel few rows, or any number
+// Shared functions of ops.cpp.
+// x @ weight.T + bias, by the own kernel for few rows, or for any number
 Tensor product(const Tensor& x, const Tensor& weight, const Maybe& bias, bool any_rows = false);
 void norm(const Tensor& x, const Tensor* residual, Tensor* total, const Tensor& weight, Tensor& y, double eps);
-std::string not_norm(const Tensor& x, const Tensor& weight);  // why it is not taken
+std::string not_norm(const Tensor& x, const Tensor& weight);  // why it is refused; "" if it is not
 
 }  // namespace dlinfer

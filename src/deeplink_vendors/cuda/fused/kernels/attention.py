@@ -7,7 +7,7 @@ import triton.language as tl
 
 @triton.jit
 def tanh(x):
-    """To the last bits also near 0, where the quotient would lose them."""
+    """Compute tanh accurate to the last bits near 0, where the quotient would lose them."""
     far = tl.abs(x)
     e = tl.exp(-2.0 * far)
     quotient = (1.0 - e) / (1.0 + e)
@@ -23,13 +23,13 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def _along(there, at, size, EVEN: tl.constexpr):
-    """A mask over keys, and over a head's size where that does not fill its tile."""
+    """Return a mask over keys, and over a head's size where it does not fill its tile."""
     return there if EVEN else there & (at < size)
 
 
 @triton.jit
 def _read(pointers, mask, ALL: tl.constexpr):
-    """What is there, else zeros; ALL: all of it is."""
+    """Load what the mask selects, else zeros; ALL: load without a mask."""
     if ALL:
         return tl.load(pointers)
     else:
@@ -38,7 +38,7 @@ def _read(pointers, mask, ALL: tl.constexpr):
 
 @triton.jit
 def _scaled_queries(queries, scales, zeros, d, size, ZEROS: tl.constexpr):
-    """Queries times the scales of keys in few bits, and what the keys' zeros take from a score."""
+    """Multiply queries by the scales of quantised keys; return also the zeros' share of a score."""
     scale = tl.load(scales + d, d < size, 0.0)
     scaled = (queries.to(tl.float32) * scale[None, :]).to(queries.dtype)
     offset = tl.zeros((queries.shape[0],), tl.float32)
@@ -50,7 +50,7 @@ def _scaled_queries(queries, scales, zeros, d, size, ZEROS: tl.constexpr):
 
 @triton.jit
 def _scaled_values(made, total, scales, zeros, e, size, ZEROS: tl.constexpr):
-    """Sums of values in few bits as sums of the values."""
+    """Convert sums of quantised values to sums of values."""
     if ZEROS:
         made -= total[:, None] * tl.load(zeros + e, e < size, 0.0)[None, :]
     return made * tl.load(scales + e, e < size, 0.0)[None, :]
@@ -58,7 +58,7 @@ def _scaled_values(made, total, scales, zeros, e, size, ZEROS: tl.constexpr):
 
 @triton.jit
 def _shaped(scores, softcap, slope, far, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr):
-    """Scores as softmax takes them, to the base 2."""
+    """Convert scores to the input of softmax, to the base 2."""
     if SOFTCAP:
         scores = softcap * tanh(scores / softcap)
     if ALIBI:
@@ -76,7 +76,7 @@ def decode(
     ALIBI: tl.constexpr, QUANT: tl.constexpr, ZEROS: tl.constexpr, WHOLE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The queries that share a head of keys and values, over one part of a row's keys.
+    """Attend with the queries that share a head of keys and values, over one part of a row's keys.
 
     WHOLE: there is one part, and `out` is the result; else it is in float32, before division.
     """
@@ -156,7 +156,7 @@ def decode(
 
 @triton.jit
 def merge(parts_out, tops, sums, out, parts, value_size, PARTS: tl.constexpr, VALUES: tl.constexpr):
-    """One query's result from the parts of its keys."""
+    """Merge the parts of a query's keys to its result."""
     query = tl.program_id(0).to(tl.int64)
     part = tl.arange(0, PARTS)
     e = tl.arange(0, VALUES)
@@ -185,9 +185,9 @@ def prefill(
     WINDOW: tl.constexpr, ALIBI: tl.constexpr, QUANT: tl.constexpr, ZEROS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One head of a tile of a sequence's queries.
+    """Attend with one head of a tile of a sequence's queries.
 
-    PAGED: `bounds` has the lengths of the keys, which lie in blocks; else where they begin and end.
+    PAGED: `bounds` holds the lengths of the keys, which are in blocks; else their starts and ends.
     """
     tile = tl.program_id(0)
     head = tl.program_id(1)
@@ -233,7 +233,7 @@ def prefill(
         top = tl.full((QUERIES,), float("-inf"), tl.float32)
         total = tl.zeros((QUERIES,), tl.float32)
         made = tl.zeros((QUERIES, VALUES), tl.float32)
-        # the keys that every query of the tile sees need no mask
+        # keys that are visible to every query of the tile need no mask
         clear = length
         if CAUSAL:
             clear = tl.minimum(clear, lowest + 1)
@@ -295,7 +295,7 @@ def prefill(
 
 @triton.jit
 def clear_rest(out, bounds, last, tokens, size, BLOCK: tl.constexpr):
-    """Zeros for the tokens of no sequence among 64: those after the last bound."""
+    """Write zeros for tokens of no sequence among 64: those after the last bound."""
     first = tl.program_id(0) * 64
     end = tl.load(bounds + last).to(tl.int32)
     if first + 64 > end:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of products: of weights in few bits, of int8 on both sides, of experts."""
+"""Kernels of products: of quantised weights, of int8 on both sides, of experts."""
 
 import triton
 import triton.language as tl
@@ -12,7 +12,9 @@ def _numbers(
     weight, scale, offset, column, at, there, outer, w_row, groups, group, kind: tl.constexpr,
     FOUR: tl.constexpr, OFFSET: tl.constexpr, WHOLE: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """Weights [at, column] as numbers; WHOLE: a step lies in one group. FOUR: two in a byte."""
+    """Load weights [at, column] as numbers; WHOLE: a step is within one group. FOUR:
+    two in a byte.
+    """
     place = weight + column[None, :] * w_row
     if FOUR:
         both = tl.load(place + (at // 2)[:, None], there, 0).to(tl.int32)
@@ -36,7 +38,7 @@ def weight_quant(
     FOUR: tl.constexpr, OFFSET: tl.constexpr, BIAS: tl.constexpr, WHOLE: tl.constexpr,
     PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """A tile of x @ weight.T, the weights restored on the way."""
+    """Compute a tile of x @ weight.T, dequantising the weights on the fly."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
     made = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -65,7 +67,7 @@ def restore(
     weight, scale, offset, y, inner, outer, groups, group, w_row,
     FOUR: tl.constexpr, OFFSET: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A part of a row of weights as numbers."""
+    """Dequantise a part of a row of weights."""
     column = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there = (at < inner)[:, None] & (column < outer)[None, :]
@@ -81,7 +83,7 @@ def w8a8(
     a, b, a_scale, b_scale, bias, y, count, inner, outer, a_row, b_row,
     BIAS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """A tile of a @ b.T, exact in int32, then scaled."""
+    """Compute a tile of a @ b.T, exact in int32, then scaled."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
     made = tl.zeros((ROWS, COLUMNS), tl.int32)
@@ -113,7 +115,7 @@ def gate_up(
     w_expert, w_row, KIND: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """A tile of the tokens of one expert: its gate's activation times what it gates."""
+    """Compute a tile of one expert's tokens: the gate's activation times the gated values."""
     tile = tl.program_id(0)
     first = tl.load(tile_first + tile)
     last = tl.load(tile_last + tile)
@@ -153,7 +155,7 @@ def down(
     w_expert, w_row, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """The same tile's products back to the tokens' size, times their weights, in float32."""
+    """Project a tile back to the tokens' size, times the tokens' weights, in float32."""
     tile = tl.program_id(0)
     first = tl.load(tile_first + tile)
     last = tl.load(tile_last + tile)
@@ -184,7 +186,7 @@ def down(
 
 @triton.jit
 def _best(values, at):
-    """The first place of the largest, among places `at`."""
+    """Return the first index of the largest value, among indices `at`."""
     largest = tl.max(values, 0)
     return tl.min(tl.where(values == largest, at, 2147483647), 0)
 
@@ -195,7 +197,7 @@ def gating(
     TOP: tl.constexpr, RENORMALIZE: tl.constexpr, SIGMOID: tl.constexpr, BIAS: tl.constexpr,
     GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr, EXPERTS: tl.constexpr, TOPS: tl.constexpr,
 ):  # fmt: skip
-    """One token's experts, best first."""
+    """Select one token's experts, best first."""
     token = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, EXPERTS)
     there = at < count

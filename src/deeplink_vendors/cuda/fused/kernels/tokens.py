@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of ops on tokens by themselves: a program for each row, or for a part of one."""
+"""Kernels of token-wise ops: a program for each row, or for a part of one."""
 
 import triton
 import triton.language as tl
 
-HALF_STEP = tl.constexpr(12582912.0)  # 1.5 * 2^23: adding it rounds to a whole number
+HALF_STEP = tl.constexpr(12582912.0)  # 1.5 * 2^23: adding it rounds to an integer
 
 
 @triton.jit
 def whole(x):
-    """The nearest int8, of two the even one."""
+    """Round to the nearest int8, ties to even."""
     x = tl.minimum(tl.maximum(x, -128.0), 127.0)
     return ((x + HALF_STEP) - HALF_STEP).to(tl.int8)
 
 
 @triton.jit
 def _scaled(value, numbers, scales, row, size, at, there):
-    """Stores a row as int8 and its scale."""
+    """Store a row as int8 and its scale."""
     scale = tl.max(tl.where(there, tl.abs(value), 0.0)) / 127
     tl.store(numbers + row * size + at, whole(value / tl.where(scale == 0, 1.0, scale)), there)
     tl.store(scales + row, scale)
@@ -27,7 +27,7 @@ def norm(
     x, residual, weight, y, total, scales, size, x_row, residual_row, eps,
     ADD: tl.constexpr, QUANT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One row's norm, with its sum with the residual before and int8 after where that is fused."""
+    """Compute one row's norm, optionally with the residual's sum before and int8 after."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     there = at < size
@@ -49,7 +49,7 @@ def norm(
 
 @triton.jit
 def quantised(x, numbers, scales, size, x_row, BLOCK: tl.constexpr):
-    """One row as int8 and its scale."""
+    """Quantise one row to int8 and its scale."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     there = at < size
@@ -59,7 +59,7 @@ def quantised(x, numbers, scales, size, x_row, BLOCK: tl.constexpr):
 
 @triton.jit
 def exponential(x):
-    """e to the x, also far out, where the product with log2(e) alone would lose digits."""
+    """Compute e to the x, also for large x, where the product with log2(e) alone loses digits."""
     powers = (x * 1.4426950408889634 + HALF_STEP) - HALF_STEP
     rest = (x - powers * 0.693359375) + powers * 2.12194440e-4
     return tl.exp2(powers) * tl.exp(rest)
@@ -67,14 +67,14 @@ def exponential(x):
 
 @triton.jit
 def sigmoid(x):
-    """Of numbers that never overflow."""
+    """Compute the sigmoid without overflow."""
     small = exponential(-tl.abs(x))
     return tl.where(x < 0, small, 1.0) / (1.0 + small)
 
 
 @triton.jit
 def activated(x, KIND: tl.constexpr):
-    """silu, gelu, or gelu by tanh."""
+    """Compute silu, gelu, or gelu by tanh."""
     if KIND == "silu":
         return x * sigmoid(x)
     elif KIND == "gelu":
@@ -85,7 +85,7 @@ def activated(x, KIND: tl.constexpr):
 
 @triton.jit
 def gated(x, y, half, x_row, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    """A part of a row: the gate's activation times what it gates."""
+    """Compute a part of a row: the gate's activation times the gated values."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there = at < half
@@ -129,7 +129,7 @@ def rotary(
     q, k, cos, sin, q_out, k_out, q_heads, k_heads, q_token, q_head, k_token, k_head, size, turned,
     INTERLEAVED: tl.constexpr, HEADS: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
-    """A few heads of one token: of the queries, then of the keys."""
+    """Rotate a few heads of one token: of the queries, then of the keys."""
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     of_queries = tl.cdiv(q_heads, HEADS)
@@ -170,7 +170,7 @@ def fill(
     k_size, v_size, QUANT: tl.constexpr, ZEROS: tl.constexpr,
     K_SIZE: tl.constexpr, V_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """One head of one token to its slot; nowhere when that is not in the cache."""
+    """Write one head of one token to its slot; skip a slot outside of the cache."""
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     slot = tl.load(slots + token).to(tl.int64)

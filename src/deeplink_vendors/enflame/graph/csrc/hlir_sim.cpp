@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The builder of topsgraph's simulation: it records each call as a line of JSON, with the names of
-// the parameters; GetModuleStr gives the lines. Nothing is computed here.
+// the parameters; GetModuleStr returns the lines. Nothing is computed here.
 #include "dtu/hlir_builder/hlir_builder.h"
 
 #include <cstdio>
@@ -37,7 +37,7 @@ class Op::Impl {
 
 namespace {
 
-// JSON of what a call is given
+// JSON of a call's arguments
 
 std::string json(int64_t value) { return std::to_string(value); }
 std::string json(int32_t value) { return std::to_string(value); }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-// The part of TopsGraph's builder interface that topsgraph's sources use: declarations only, for
-// a compiler to check them against. hlir_sim.cpp defines them as a recorder; the SDK has its own.
+// The part of TopsGraph's builder interface that topsgraph's sources use: declarations only, against
+// which a compiler checks them. hlir_sim.cpp defines them as a recorder; the SDK has its own.
 #pragma once
 
 #include <cstdint>
@@ -105,7 +105,7 @@ class GatherDimensionNumbers {
   int64_t index_vector_dim_;
 };
 
-// of one tensor
+// functions of one tensor
 Op Abs(Op operand, Type resultType = Type());
 Op Acos(Op operand, Type resultType = Type());
 Op Asin(Op operand, Type resultType = Type());
@@ -139,7 +139,7 @@ Op Square(Op operand, Type resultType = Type());
 Op Swish(Op input, Type resultType = Type());
 Op Tanh(Op operand, Type resultType = Type());
 
-// of two tensors
+// functions of two tensors
 Op Add(Op lhs, Op rhs, Ints broadcast_dimensions = {}, Type resultType = Type());
 Op And(Op lhs, Op rhs, Ints broadcast_dimensions = {}, Type resultType = Type());
 Op Atan2(Op lhs, Op rhs, Ints broadcast_dimensions = {}, Type resultType = Type());
@@ -177,7 +177,7 @@ Op Slice(Op operand, Ints start_indices, Ints limit_indices, Ints strides,
 Op Transpose(Op operand, Ints permutation, Type resultType = Type());
 Op Trilu(Op input, bool upper = true, int64_t k = 0, Type resultType = Type());
 
-// folding dimensions
+// reductions
 Op ArgMax(Op data, int64_t axis = 0, bool keepdims = true, bool select_last_index = false,
           Type resultType = Type());
 Op ArgMin(Op data, int64_t axis = 0, bool keepdims = true, bool select_last_index = false,
