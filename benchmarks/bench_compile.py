@@ -2,12 +2,12 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.bench_compile --model llama --backend onnxrtgraph
 
-Candidates take turns, round by round, each with many calls in a row, as a loop of decoding makes
-them: 10 ms of calls that fill the caches with what is its own, then 50 ms that count. A figure is
-the median over rounds of eager / candidate, each by its median call. All are
-compiled and have decided what runs before the first round: what torch has compiled is dropped once,
-before the first candidate, for after that it would be compiled, and decided, anew in the rounds.
-`--floor` adds the products with the weights alone, by torch.mm.
+Candidates alternate, round by round, each with many consecutive calls, as in a decoding loop: 10 ms
+of calls that fill the caches with the candidate's data, then 50 ms that count. A result is the
+median over rounds of eager / candidate, each by its median call. All are compiled and have decided
+what runs before the first round: torch's compiled code is reset once, before the first candidate,
+because a later reset would cause compilation, and the decision, within the rounds. `--floor` adds
+the products with the weights alone, by torch.mm.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "dicp, max-autotune": {"backend": dicp, "mode": "max-autotune"},
     "inductor": {"backend": "inductor"},
 }
-THEIRS = ("inductor", "products alone")  # no aim of ours
+THEIRS = ("inductor", "products alone")  # without an aim
 
 
 @dataclass(frozen=True)
 class Row:
-    """One model on one backend: how many times as fast as eager, and what compiling took."""
+    """One model on one backend: the speed-up over eager, and the time to compile."""
 
     model: str
     backend: str
@@ -72,9 +72,9 @@ class Row:
 
 
 def measure(name: str, backends: list[str], rounds: int, floor: bool = False) -> list[Row]:
-    """All backends on one model, beside eager."""
+    """Measure all backends on one model, and eager."""
     torch.manual_seed(0)
-    torch.compiler.reset()  # once: it would take from a candidate what was compiled before
+    torch.compiler.reset()  # once: a later reset would delete compiled candidates
     work = WORKLOADS[name]()
     expected = work.model(*work.arguments)
     runs: dict[str, Callable[[], Any]] = {"eager": lambda: work.model(*work.arguments)}
@@ -102,8 +102,8 @@ def measure(name: str, backends: list[str], rounds: int, floor: bool = False) ->
 
 
 def compiled(work: Workload, backend: str) -> tuple[Callable[[], Any], Any, Spent, Spent]:
-    """What runs the model, what its first call gave, and what that took: all of it, and from
-    dynamo's graph to what runs it.
+    """Return the compiled model, the result of its first call, and the time of that call: in total,
+    and from dynamo's graph to the callable.
     """
     inner, start = Spent(), Spent.now()
     options = {**BACKENDS[backend], "backend": _watched(BACKENDS[backend]["backend"], inner)}
@@ -130,14 +130,14 @@ class Spent:
         return cls(time.perf_counter(), time.process_time())
 
     def add(self, start: Spent) -> None:
-        """What went by since then."""
+        """Add the time since `start`."""
         now = Spent.now()
         self.wall += now.wall - start.wall
         self.cpu += now.cpu - start.cpu
 
 
 def _watched(backend: Any, spent: Spent) -> Callable[..., Any]:
-    """A backend that adds up what it takes to compile."""
+    """Wrap a backend to add up its compile time."""
     inner = torch._dynamo.lookup_backend(backend) if isinstance(backend, str) else backend
 
     def compile_graph(gm: Any, inputs: Any, **given: Any) -> Any:
@@ -151,7 +151,7 @@ def _watched(backend: Any, spent: Spent) -> Callable[..., Any]:
 
 
 def settle(run: Callable[[], Any], backend: str) -> str:
-    """Calls a model until its backend has decided what runs it: that."""
+    """Call a model until its backend has decided what runs it; return the decision."""
     measures = backend != "inductor" and settings.DICP_MEASURE.get()
     for _ in range(UNDECIDED if measures else WARM):
         run()
@@ -162,13 +162,14 @@ def settle(run: Callable[[], Any], backend: str) -> str:
 
 
 def _who(decision: str) -> str:
-    """Who runs it: where one backend was taken of several, that one."""
+    """Return what runs the model: the chosen backend, if there were several."""
     return report.RECORDS[-1].backend if decision == "compiled" else decision
 
 
 def products(work: Workload) -> Callable[[], Any]:
-    """The products of a call with the weights of its linears, laid out for them, and no more: they
-    read every weight once, from memory where the cache does not hold them all.
+    """Return the products of a call with the weights of its linears, in the best layout, and
+    nothing
+    else: every weight is read once, from memory where the cache does not hold them all.
     """
     pairs: list[tuple[Tensor, Tensor]] = []
 
@@ -188,13 +189,13 @@ def _rounds(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[f
     for number in range(rounds):
         order = list(runs.items())
         for name, run in reversed(order) if number % 2 else order:  # none is always the second
-            _calls(run, 1, 0.01)  # the first find the cache full of another's weights
+            _calls(run, 1, 0.01)  # the first finds the cache full of other weights
             times[name].append(statistics.median(_calls(run, 3, 0.05)))
     return times
 
 
 def _calls(run: Callable[[], Any], least: int, seconds: float) -> list[float]:
-    """What each of many calls in a row takes."""
+    """Return the time of each of many consecutive calls."""
     calls: list[float] = []
     while len(calls) < least or sum(calls) < seconds:
         start = time.process_time()
@@ -204,7 +205,7 @@ def _calls(run: Callable[[], Any], least: int, seconds: float) -> list[float]:
 
 
 def _error(result: Any, expected: Any) -> float:
-    """The largest gap, as a share of the largest value."""
+    """Return the largest difference, as a share of the largest value."""
     pairs = zip(tree_leaves(result), tree_leaves(expected), strict=True)
     return max(
         float((a.double() - b.double()).abs().max() / b.double().abs().max())
@@ -214,8 +215,9 @@ def _error(result: Any, expected: Any) -> float:
 
 
 def second_process(name: str, backend: str, precompile: bool) -> list[FirstCall]:
-    """The first call in a process that finds an empty cache, and in the next; with `precompile`
-    torch keeps what it traced, too.
+    """Return the first call in a process with an empty cache, and in the next one.
+
+    With `precompile` torch stores its traces, too.
     """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks.bench_compile", "--first-call", name, backend]
@@ -233,14 +235,14 @@ def second_process(name: str, backend: str, precompile: bool) -> list[FirstCall]
 
 @dataclass(frozen=True)
 class FirstCall:
-    """What a first call took, and of that the backend: the rest is torch's own tracing."""
+    """The time of a first call, and the backend's share: the rest is torch's own tracing."""
 
     whole: Spent
     compiling: Spent
 
 
 def show_cache(names: list[str], backends: list[str]) -> Table:
-    """First calls of two processes, the second with what the first has kept."""
+    """Build the table of first calls of two processes, the second with the cache of the first."""
     title = "The first call of two processes, CPU seconds (seconds)"
     table = Table(title=title)
     for heading in ("model", "backend", "traces", "first call", "", "compiling", ""):
@@ -263,7 +265,7 @@ def _both(first: Spent, second: Spent) -> tuple[str, str]:
 
 
 def show(rows: list[Row]) -> Table:
-    """The rows as a table; a figure below its aim is marked."""
+    """Build the table of rows; a result below its aim is marked."""
     table = Table(title="CPU inference, 1 thread, process time: times as fast as eager")
     for heading in (
         "model",
@@ -301,12 +303,12 @@ def _show_training(
 
 
 def main() -> None:
-    """Measures what is asked for and prints the table, as JSON with --json."""
+    """Measure the selected models and print the table, as JSON with --json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", action="append", default=[], help="part of a model's name")
     parser.add_argument("--backend", action="append", default=[], help=f"of {', '.join(BACKENDS)}")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--floor", action="store_true", help="the products alone, beside them")
+    parser.add_argument("--floor", action="store_true", help="measure the products alone, too")
     parser.add_argument("--cache", action="store_true", help="a second process, from the cache")
     parser.add_argument("--training", action="store_true", help="forward, backward and step")
     parser.add_argument("--device", choices=compile_training.BACKENDS, default="cpu")

@@ -1,9 +1,9 @@
-"""Blocks compiled for CUDA: `inductorgraph` beside torch's inductor with CUDA graphs.
+"""Blocks compiled for CUDA: `inductorgraph` against torch's inductor with CUDA graphs.
 
     python -m benchmarks.bench_compile_cuda --json blocks.json
 
-Candidates take turns in one process; a time is the median over turns of some calls between two
-synchronisations. `--seconds` starts no block after so long: compiling takes most of the time.
+Candidates alternate in one process; a time is the median over turns of some calls between two
+synchronisations. `--seconds` starts no block after this time: compiling takes most of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from deeplink_vendors.cuda.graph import backend
 from dicp.conformance.networks import LlamaLayer, rope_tables
 
 TURNS, CALLS, WARM = 24, 20, 12
-HELD = "inductorgraph, last result held"  # as `x = model(x)` does
+HELD = "inductorgraph, last result held"  # as in `x = model(x)`
 FORCED = {"layout_optimization": True, "force_layout_optimization": True}
 
 
@@ -42,7 +42,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Row:
-    """One block by one candidate: milliseconds, and the largest gap to eager's result."""
+    """One block by one candidate: milliseconds, and the largest difference from eager's result."""
 
     block: str
     candidate: str
@@ -54,7 +54,7 @@ class Row:
 
 
 class Layer(nn.Module):
-    """A llama layer by its input alone."""
+    """A llama layer whose only argument is its input."""
 
     def __init__(self, size: int, heads: int, shared: int, inner: int, length: int) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ BLOCKS: dict[str, Callable[[], Block]] = {
 
 
 def candidates(block: Block) -> dict[str, Any]:
-    """How each is compiled. `forced` is inductor with its convolutions in NHWC."""
+    """Return how each is compiled. `forced` is inductor with its convolutions in NHWC."""
     made: dict[str, Any] = {
         "inductor": {"mode": "reduce-overhead"},
         "inductor, result copied": {"mode": "reduce-overhead"},
@@ -129,7 +129,7 @@ def candidates(block: Block) -> dict[str, Any]:
 
 
 def measure(name: str) -> list[Row]:
-    """All candidates on one block, beside eager."""
+    """Measure all candidates on one block, and eager."""
     torch.manual_seed(0)
     torch.compiler.reset()
     block = BLOCKS[name]()
@@ -171,12 +171,12 @@ def _call(block: Block, model: Callable[..., Any]) -> Callable[[], list[Tensor]]
 
 
 def _copying(model: Callable[..., Any]) -> Callable[..., Tensor]:
-    """With a result that outlives the next call."""
+    """Wrap a model so that its result outlives the next call."""
     return lambda *args: model(*args).clone()
 
 
 def _holding(run: Callable[[], list[Tensor]]) -> Callable[[], list[Tensor]]:
-    """The result of a call is alive in the next one."""
+    """Wrap a call so that its result is alive in the next one."""
     last: list[Tensor] = []
 
     def call() -> list[Tensor]:
@@ -210,7 +210,7 @@ def _turns(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
 
 
 def show(rows: list[Row]) -> Table:
-    """The rows as a table; more than 1 is faster."""
+    """Build the table of rows; more than 1 is faster."""
     table = Table(title=f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     for heading in ("block", "candidate", "ms", "inductor /", "eager /", "error", "compile s"):
         table.add_column(heading, justify="left" if heading in ("block", "candidate") else "right")
@@ -223,7 +223,7 @@ def show(rows: list[Row]) -> Table:
 
 
 def main() -> None:
-    """Measures the blocks that are asked for, prints the table, and writes it with --json."""
+    """Measure the selected blocks, print the table, and write it with --json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--block", action="append", default=[], help="part of a block's name")
     parser.add_argument("--seconds", type=float, default=3600.0)

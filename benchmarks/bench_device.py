@@ -1,4 +1,4 @@
-"""What the device costs over plain CPU: per op, per training step, at import and at build."""
+"""Cost of the device against plain CPU: per op, per training step, at import and at build."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ AIMS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement: a ratio of device to CPU, or seconds where there is nothing to divide by."""
+    """One measurement: a ratio of device to CPU, or seconds where there is no counterpart."""
 
     what: str
     cpu: float | None
@@ -44,7 +44,7 @@ class Row:
 
     @property
     def figure(self) -> float:
-        """What the aim is held against."""
+        """The value that is compared with the aim."""
         return self.device / self.cpu if self.cpu else self.device
 
     @property
@@ -57,7 +57,7 @@ class Row:
 
 
 def tiny_ops(device: str) -> dict[str, Callable[[], object]]:
-    """Calls on four floats (8 by 8 for the product), as they cost on one device."""
+    """Return calls on four floats (8 by 8 for the product) on one device."""
     a, b, out = (torch.ones(4, device=device) for _ in range(3))
     square = torch.ones(8, 8, device=device)
     host = torch.ones(4)
@@ -74,7 +74,7 @@ def tiny_ops(device: str) -> dict[str, Callable[[], object]]:
 
 
 def bench_ops() -> list[Row]:
-    """Microseconds per call, the least of many turns, CPU and device taking turns."""
+    """Measure microseconds per call, the least of many turns, CPU and device alternating."""
     cpu, device = tiny_ops("cpu"), tiny_ops("dipu")
     rows = []
     for what in cpu:
@@ -106,7 +106,7 @@ class Trainer:
         self.seconds: list[float] = []
 
     def step(self) -> None:
-        """One step, timed."""
+        """Run and time one step."""
         started = time.perf_counter()
         self.optimizer.zero_grad()
         loss = (self.net(self.x) - self.x).square().mean()
@@ -117,7 +117,7 @@ class Trainer:
 
 
 def bench_step() -> tuple[list[Row], float]:
-    """Milliseconds per training step, taking turns; and how far the losses are apart."""
+    """Measure milliseconds per training step, alternating; and the difference of the losses."""
     cpu, device = Trainer("cpu"), Trainer("dipu")
     for _ in range(STEPS + 2):
         cpu.step()
@@ -131,7 +131,7 @@ def bench_step() -> tuple[list[Row], float]:
 
 
 def bench_import(times: int = 5) -> Row:
-    """Seconds that `import torch_dipu` adds to `import torch`, the least of fresh interpreters."""
+    """Measure the seconds that `import torch_dipu` adds to `import torch`, in new interpreters."""
     source = (
         "import time, torch; t = time.perf_counter(); import torch_dipu; "
         "print(time.perf_counter() - t)"
@@ -140,7 +140,7 @@ def bench_import(times: int = 5) -> Row:
 
 
 def bench_build() -> Row:
-    """Seconds of a first build, into an empty folder."""
+    """Measure the seconds of a first build, into an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
         subprocess.run(
@@ -160,7 +160,7 @@ def _python(source: str) -> str:
 
 
 def show(console: Console, rows: list[Row]) -> None:
-    """One table: what, CPU, device, ratio, aim, ok."""
+    """Print one table: what, CPU, device, ratio, aim, ok."""
     table = Table(title=f"The device against the CPU, torch {torch.__version__}, 1 thread")
     for column in ("what", "CPU", "device", "ratio", "aim", "ok"):
         table.add_column(column, justify="left" if column == "what" else "right")
@@ -174,7 +174,7 @@ def show(console: Console, rows: list[Row]) -> None:
 
 
 def main() -> int:
-    """Measures and shows; never fails for being slow."""
+    """Measure and print; slowness is no failure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", action="store_true", help="time a first build too (a minute)")
     parser.add_argument("--json", type=Path, help="write the rows to this file")

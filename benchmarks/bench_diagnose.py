@@ -1,11 +1,12 @@
-"""Does diagnosis name the guilty operator? Each numeric fault of the reference device, planted in
-the training of a transformer and of a CNN, in float32 and bfloat16: bisect, then diff.
+"""Accuracy of diagnosis: each numeric fault of the reference device, planted in the training of a
+transformer and of a CNN, in float32 and bfloat16, is searched by bisect, then by diff.
 
     python benchmarks/bench_diagnose.py [--quick] [--only tf32] [--json FILE]
 
-In one process, so that a run takes no import. "runs" are those of the search with all before it;
-"right" is whether exactly the guilty ones are named, and by diff the first call that is wrong. The
-last lines: healthy trainings, which accuse nobody, and how fast two archives are compared.
+All runs share one process, which saves imports. "runs" counts the runs of the search and its
+preparation; "right" is whether exactly the faulty operators are named, and by diff the first
+incorrect call. The last lines: correct trainings, for which nothing may be reported, and the speed
+of comparing two archives.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ PLANTED = (
     Planted("ignore_strides", "mm", "transformer cnn"),
     Planted("bf16_accumulate", "addmm", "transformer"),
     Planted("bf16_accumulate", "mm", "transformer"),
-    Planted("bf16_accumulate", "mm", "cnn", dtypes="float32"),  # in bfloat16 it does no harm there
+    Planted("bf16_accumulate", "mm", "cnn", dtypes="float32"),  # in bfloat16 it has no effect there
     Planted("tf32", "addmm", "transformer cnn", dtypes="float32"),
     Planted("tf32", ".*convolution.*", "cnn", dtypes="float32"),
     Planted("wrong_epsilon", ".*layer_norm", "transformer"),
@@ -106,7 +107,7 @@ PLANTED = (
 
 
 def training(model: str, dtype: torch.dtype, planted: Planted | None) -> Callable[[], list[float]]:
-    """A function that trains anew each time, the same each time."""
+    """Return a function that runs an equal training each time."""
 
     def run() -> list[float]:
         step_counter.reset()
@@ -138,7 +139,7 @@ def _train(model: str, dtype: torch.dtype) -> list[float]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one planted fault, or of a healthy training."""
+    """The outcome of one planted fault, or of a correct training."""
 
     fault: str
     model: str
@@ -151,7 +152,7 @@ class Outcome:
 
 
 def tried(model: str, name: str, planted: Planted | None, folder: Path) -> Outcome:
-    """Bisect and diff on one training."""
+    """Run bisect and diff on one training."""
     dtype: torch.dtype = getattr(torch, name)
     call, begun = training(model, dtype, planted), time.monotonic()
     with contextlib.redirect_stdout(io.StringIO()):
@@ -171,7 +172,9 @@ def tried(model: str, name: str, planted: Planted | None, folder: Path) -> Outco
 
 
 def _short(op: str, planted: Planted) -> str:
-    """As a quirk names it: mm of aten.mm.default, with the overload where the quirk has one."""
+    """Return the name in a quirk: mm for aten.mm.default, with the overload where the quirk has
+    one.
+    """
     parts = op.split(".")
     if len(parts) < 3:
         return op
@@ -180,7 +183,7 @@ def _short(op: str, planted: Planted) -> str:
 
 
 def recorded(call: Callable[[], list[float]], folder: Path) -> Recording:
-    """The training with every kernel in a packed archive."""
+    """Record the training with every kernel in a packed archive."""
     folder.mkdir(parents=True)
     before = op_tools.core.output_paths.folder
     op_tools.core.output_paths.folder = lambda kind: folder
@@ -193,7 +196,7 @@ def recorded(call: Callable[[], list[float]], folder: Path) -> Recording:
 
 
 def speed(size: int = 1 << 24) -> float:
-    """GB/s of one core, both sides counted, from memory."""
+    """Measure GB/s of one core, both sides counted, from memory."""
     helper = native_library.helper()
     if helper is None:
         return 0.0
@@ -208,7 +211,9 @@ def speed(size: int = 1 << 24) -> float:
 
 
 def counts() -> tuple[int, int]:
-    """The most runs that one guilty among 1,000 takes, and two together; with the two before."""
+    """Return the maximum runs for one faulty among 1,000, and for two together, with
+    preparation.
+    """
     most = [0, 0]
     for at in range(0, 1000, 7):
         for kind, bad in enumerate(({at}, {at, (at * 37 + 11) % 1000})):
@@ -231,7 +236,7 @@ def cases(only: str, quick: bool) -> list[tuple[str, str, Planted | None]]:
 
 
 def main() -> int:
-    """0 when everything was named rightly."""
+    """Run the cases; return 0 if all are named correctly."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="every fourth case")
     parser.add_argument("--only", default="", help="faults with this in their name")
@@ -254,7 +259,7 @@ def main() -> int:
     one, two = counts()
     minutes = sum(row.seconds for row in found) / 60
     print(f"{sum(row.right for row in found)} of {len(found)} right, {minutes:.1f} minutes")
-    print(f"one guilty among 1,000: at most {one} runs; two together: at most {two}")
+    print(f"one faulty among 1,000: at most {one} runs; two together: at most {two}")
     print(f"comparing from memory, float32: {speed():.1f} GB/s of one core")
     if given.json:
         given.json.write_text(json.dumps([vars(row) for row in found], indent=1))

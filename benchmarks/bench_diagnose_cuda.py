@@ -1,11 +1,11 @@
-"""Does diagnosis name the guilty operator on a CUDA card? The commands, as a user types them, on a
-small transformer's training (planted_training.py) with a fault in one kernel, and without one.
+"""Accuracy of diagnosis on a CUDA GPU: the commands, as typed by a user, on a small transformer's
+training (planted_training.py) with a fault in one kernel, and without one.
 
     python benchmarks/bench_diagnose_cuda.py [--only bisect] [--jobs 8] [--keep DIR] [--json FILE]
 
-Each case is a command, in a process of its own; several at a time. "right" is whether exactly the
-guilty operator is named, or nobody where nothing was planted. `--device dipu` tries the cases
-themselves on the reference device.
+Each case is a command in its own process; several run concurrently. "right" is whether exactly the
+faulty operator is named, or nothing where no fault was planted. `--device dipu` runs the cases
+on the reference device.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ DEEPLINK = [sys.executable, "-m", "deeplink"]
 
 @dataclass(frozen=True)
 class Case:
-    """One command on one training, and what it has to say."""
+    """One command on one training, and the expected result."""
 
     tool: str
     fault: str
-    wanted: str  # the operator; "" is nobody
+    wanted: str  # the operator; "" for none
     more: str = ""  # of the training
 
 
@@ -66,7 +66,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of it."""
+    """The outcome of a case."""
 
     case: Case
     named: str
@@ -77,7 +77,7 @@ class Outcome:
 
 
 class Trial:
-    """A case in a folder of its own."""
+    """A case in its own folder."""
 
     def __init__(self, case: Case, device: str, folder: Path, timeout: float) -> None:
         self.case, self.folder, self.device, self.timeout = case, folder, device, timeout
@@ -90,7 +90,7 @@ class Trial:
         return [str(PROGRAM), *given.split()]
 
     def deeplink(self, *line: str) -> int:
-        """The status of `deeplink …` there; what it says is kept."""
+        """Run `deeplink …` in the folder; store its output and return its status."""
         with (self.folder / "output.txt").open("a") as out:
             print("$ deeplink", *line, file=out, flush=True)
             done = subprocess.run(
@@ -107,7 +107,7 @@ class Trial:
         return json.loads((self.folder / name).read_text())
 
 
-Found = tuple[str, int, str]  # who is named, in how many runs, and what was said
+Found = tuple[str, int, str]  # the named operator, the number of runs, and the output
 
 
 def bisect(trial: Trial) -> Found:
@@ -187,18 +187,18 @@ TOOLS: dict[str, Callable[[Trial], Found]] = {
 
 
 def tried(case: Case, device: str, folder: Path, timeout: float) -> Outcome:
-    """One case; what it does not write counts as wrong."""
+    """Run one case; a missing output counts as wrong."""
     trial, begun = Trial(case, device, folder, timeout), time.monotonic()
     try:
         named, runs, told = TOOLS[case.tool.split()[0]](trial)
         right = named == case.wanted
-    except Exception as error:  # a row of the table, not the end of it
+    except Exception as error:  # a row of the table must not end it
         named, runs, told, right = "", 0, f"{type(error).__name__}: {error}", False
     return Outcome(case, named, runs, time.monotonic() - begun, right, told)
 
 
 def main() -> int:
-    """0 when everything was named rightly."""
+    """Run the cases; return 0 if all are named correctly."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", default="", help="cases with this in their tool or fault")

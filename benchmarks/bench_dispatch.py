@@ -1,9 +1,8 @@
-"""What each way of running an operator of the device costs, on four floats: one table.
+"""Cost of each way of running an operator of the device, on four floats: one table.
 
 The rows of a vendor's kernels in Python are those of the reference vendor, every op by torch's CPU
-on the device's own bytes; `trivial` is a kernel that returns a tensor which it has. The C kernel is
-compiled here. With the environment's aids off nothing of them is on the path: the first row is that
-path, and the last is the same after all of them were on.
+on the device's own bytes; `trivial` is a kernel that returns an existing tensor. The C kernel is
+compiled here. The debugging aids are off in the first row, and off again after use in the last two.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ Calls = dict[str, Callable[[], object]]
 
 
 def calls(device: str) -> Calls:
-    """The calls that are timed."""
+    """Return the calls that are timed."""
     a, b, out = (torch.ones(4, device=device) for _ in range(3))
     return {
         "a + b": lambda: a + b,
@@ -68,7 +67,7 @@ def calls(device: str) -> Calls:
 
 @contextmanager
 def reference_kernels() -> Iterator[None]:
-    """The device on the kernels of the reference vendor."""
+    """Run the device on the kernels of the reference vendor."""
     module = importlib.import_module("deeplink_vendors.reference.kernels")
     routes.bind(implementation.of(module, "reference"))
     try:
@@ -79,7 +78,7 @@ def reference_kernels() -> Iterator[None]:
 
 @contextmanager
 def trivial_kernels() -> Iterator[None]:
-    """Kernels that do nothing: what is left is the way to them."""
+    """Use kernels that do nothing, so that only the cost of dispatch remains."""
     given = torch.ones(4, device="dipu")
     for name in ADDS:
         _C.set_routes(name, [_C.python_route("kernel", "trivial", lambda *_: given, 0)])
@@ -91,7 +90,7 @@ def trivial_kernels() -> Iterator[None]:
 
 @contextmanager
 def c_kernel() -> Iterator[None]:
-    """A kernel of add in C, compiled here, without Python on the way."""
+    """Use a kernel of add in C, compiled here, without Python."""
     with tempfile.TemporaryDirectory() as folder:
         unit, path = Path(folder, "add.c"), Path(folder, "libadd.so")
         unit.write_text(SOURCE)
@@ -112,7 +111,7 @@ def c_kernel() -> Iterator[None]:
 
 @contextmanager
 def switched() -> Iterator[None]:
-    """Dump and comparison: on, and off again."""
+    """Switch dump and comparison on and off again."""
     for level, compared in (("1", "add.*"), ("0", "")):
         os.environ["DIPU_DUMP_OP_ARGS"] = level
         os.environ["DIPU_AUTOCOMPARE_OPS_LIST"] = compared
@@ -121,7 +120,7 @@ def switched() -> Iterator[None]:
 
 @contextmanager
 def checked() -> Iterator[None]:
-    """The memory check: on for a few calls, and off again."""
+    """Switch the memory check on for a few calls, and off again."""
     _C.start_memory_check(1, False)
     for call in calls("dipu").values():
         call()
@@ -131,7 +130,7 @@ def checked() -> Iterator[None]:
 
 @contextmanager
 def forced() -> Iterator[None]:
-    """The CPU, on copies."""
+    """Run on the CPU, on copies."""
     _C.set_forced(ADDS, 1)
     try:
         yield
@@ -141,7 +140,7 @@ def forced() -> Iterator[None]:
 
 @contextmanager
 def direct() -> Iterator[None]:
-    """The host's kernel on the device's bytes, nothing else on."""
+    """Run the host's kernel on the device's bytes, with all aids off."""
     yield
 
 
@@ -157,7 +156,7 @@ WAYS = {
 
 
 def measure() -> dict[str, dict[str, tuple[float, float]]]:
-    """Microseconds on the CPU and on the device, the least of many turns, taken in turns."""
+    """Measure microseconds on the CPU and on the device, the least of many alternating turns."""
     cpu, device = calls("cpu"), calls("dipu")
     found: dict[str, dict[str, tuple[float, float]]] = {}
     for way, switch in WAYS.items():

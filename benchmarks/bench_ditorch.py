@@ -1,7 +1,7 @@
-"""What ditorch costs: calls that are not about devices, calls that are, and the import.
+"""Cost of ditorch: calls without devices, calls with devices, and the import.
 
-Prints one table of ratios, measured in one process; in it, for comparison, the way that is not
-taken: a TorchFunctionMode that is always on.
+Prints one table of ratios, measured in one process; for comparison it includes an alternative that
+ditorch does not use: a TorchFunctionMode that is always on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Rows = dict[str, Callable[[], object]]
 
 
 class AlwaysOn(TorchFunctionMode):
-    """What a permanent mode has to do: look at every argument of every call."""
+    """The necessary work of a permanent mode: check every argument of every call."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -42,7 +42,7 @@ class AlwaysOn(TorchFunctionMode):
 
 
 def not_about_devices() -> Rows:
-    """Operations and attributes that must cost what they cost without us."""
+    """Return operations and attributes whose cost must not change."""
     a, b = torch.ones(4), torch.ones(4)
     layer, batch = torch.nn.Linear(4, 4), torch.ones(2, 4)
     return {
@@ -55,7 +55,7 @@ def not_about_devices() -> Rows:
 
 
 def about_devices() -> Rows:
-    """What names or asks for a device; here the CPU, which both sides know."""
+    """Return calls that name or query a device; here the CPU, which both sides support."""
     a, cpu = torch.ones(4), torch.device("cpu")
     return {
         'torch.empty(1, device="cpu")': lambda: torch.empty(1, device="cpu"),
@@ -68,14 +68,14 @@ def about_devices() -> Rows:
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """torch as it is."""
+    """Use torch unchanged."""
     ditorch.undo()
     yield
 
 
 @contextmanager
 def active() -> Iterator[None]:
-    """ditorch on the reference device."""
+    """Use ditorch on the reference device."""
     ditorch.activate("reference")
     yield
     ditorch.undo()
@@ -83,7 +83,7 @@ def active() -> Iterator[None]:
 
 @contextmanager
 def always_on() -> Iterator[None]:
-    """The permanent mode."""
+    """Use the permanent mode."""
     with AlwaysOn():
         yield
 
@@ -92,7 +92,7 @@ WAYS = {"plain": plain, "ditorch": active, "mode": always_on}
 
 
 def least(function: Callable[[], object]) -> float:
-    """Microseconds of one call, the least of many repeats."""
+    """Measure microseconds of one call, the least of many repeats."""
     best = float("inf")
     for _ in range(REPEATS):
         start = time.perf_counter()
@@ -103,7 +103,7 @@ def least(function: Callable[[], object]) -> float:
 
 
 def measure(rows: Rows) -> dict[str, dict[str, float]]:
-    """Least times by row and way; the ways take turns, so that all see the same machine."""
+    """Measure least times by row and way; the ways alternate, so that all see the same machine."""
     found = {name: dict.fromkeys(WAYS, float("inf")) for name in rows}
     for _ in range(ROUNDS):
         for way, enter in WAYS.items():
@@ -114,7 +114,7 @@ def measure(rows: Rows) -> dict[str, dict[str, float]]:
 
 
 def seconds_to(statement: str, times: int = 5) -> float:
-    """Least seconds of a fresh interpreter."""
+    """Measure the least seconds of new interpreters."""
     found = []
     for _ in range(times):
         start = time.perf_counter()
@@ -124,7 +124,7 @@ def seconds_to(statement: str, times: int = 5) -> float:
 
 
 def main() -> None:
-    """Measures, prints the table, and writes it as JSON when asked."""
+    """Measure, print the table, and write it as JSON on request."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="write the numbers to this file too")
     options = parser.parse_args()

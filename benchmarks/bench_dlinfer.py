@@ -1,10 +1,10 @@
-"""What dlinfer's ops cost on the CPU against the same in plain torch, at the shapes of decoding.
+"""Cost of dlinfer's ops on the CPU against plain torch, at the shapes of decoding.
 
 Plain torch is what a framework does without fused kernels: transformers' formulas, and attention by
 gathering the cached keys and values for torch's own scaled_dot_product_attention. One thread, the
-thread's CPU time, each pair in turns: the ratio of medians, and the geometric mean of the ratios.
-Then what torch's dispatch adds to calling a kernel directly and, where transformers is installed,
-its `generate` and `generate_batch` of a small model with and without `dlinfer.apply`.
+thread's CPU time, each pair alternating: the ratio of medians, and the geometric mean of the
+ratios. Then the cost of torch's dispatch over a direct call of the kernel and, where transformers
+is installed, its `generate` and `generate_batch` of a small model with and without `dlinfer.apply`.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The sum, and its norm."""
+    """Return the sum, and its norm."""
     total = residual + x
     return rms_norm(total, weight, eps), total
 
 
 def silu(both: Tensor) -> Tensor:
-    """The gate of a merged product, and what it gates."""
+    """Return the activated gate of a merged product, times the gated half."""
     return F.silu(both[..., :INNER]) * both[..., INNER:]
 
 
@@ -78,7 +78,7 @@ def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tens
 
 
 def decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, scale: float) -> Tensor:
-    """The cached keys and values gathered, rows of one length, and torch's attention."""
+    """Gather the cached keys and values, rows of one length, and call torch's attention."""
     keys, values = (c[table].flatten(1, 2).transpose(1, 2) for c in (k_cache, v_cache))
     done: Tensor = F.scaled_dot_product_attention(
         q.unsqueeze(2), keys, values, scale=scale, enable_gqa=True
@@ -87,7 +87,7 @@ def decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, scale: fl
 
 
 def prefill(q: Tensor, k: Tensor, v: Tensor, length: int, scale: float) -> Tensor:
-    """Sequences of one length, as a batch of torch's attention."""
+    """Run sequences of one length as a batch of torch's attention."""
     q, k, v = (t.unflatten(0, (-1, length)).transpose(1, 2) for t in (q, k, v))
     done: Tensor = F.scaled_dot_product_attention(
         q, k, v, is_causal=True, scale=scale, enable_gqa=True
@@ -96,7 +96,7 @@ def prefill(q: Tensor, k: Tensor, v: Tensor, length: int, scale: float) -> Tenso
 
 
 def rows(dtype: torch.dtype) -> Iterator[Row]:
-    """What is measured."""
+    """Return the measured rows."""
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape).to(dtype)
@@ -172,7 +172,7 @@ def _decoding(dtype: torch.dtype, count: int, length: int) -> Row:
 
 
 def measure(first: Call, second: Call) -> tuple[float, float]:
-    """The medians of both in microseconds of CPU time, in turns."""
+    """Return the medians of both in microseconds of CPU time, alternating."""
     first(), second()
     times: tuple[list[float], list[float]] = ([], [])
     calls = [_calls(call) for call in (first, second)]
@@ -186,14 +186,14 @@ def measure(first: Call, second: Call) -> tuple[float, float]:
 
 
 def _calls(call: Call) -> int:
-    """So many that a turn is about 2 ms."""
+    """Return the number of calls that take about 2 ms."""
     start = time.thread_time()
     call()
     return max(1, min(500, int(2e-3 / max(time.thread_time() - start, 1e-6))))
 
 
 def models() -> tuple[Any, Any]:
-    """A Qwen2 of 31 million weights twice, stock and with dlinfer."""
+    """Create a Qwen2 of 31 million weights twice, stock and with dlinfer."""
     transformers: Any = importlib.import_module("transformers")
     config = transformers.Qwen2Config(
         vocab_size=8192,
@@ -211,7 +211,7 @@ def models() -> tuple[Any, Any]:
 
 
 def generating(pair: tuple[Any, Any], batch: int) -> tuple[float, float]:
-    """Milliseconds of CPU time for a token, stock and with dlinfer: medians."""
+    """Return milliseconds of CPU time for a token, stock and with dlinfer: medians."""
     ids = torch.randint(8192, (batch, 64))
     mask = torch.ones_like(ids)
 
@@ -222,7 +222,10 @@ def generating(pair: tuple[Any, Any], batch: int) -> tuple[float, float]:
 
 
 def batching(pair: tuple[Any, Any]) -> tuple[float, float]:
-    """The same of continuous batching: sixteen requests, 64 tokens given and 64 generated."""
+    """Return milliseconds of CPU time for a token of continuous batching, stock and with dlinfer.
+
+    Sixteen requests, 64 tokens each as the prompt and 64 generated.
+    """
     transformers: Any = importlib.import_module("transformers")
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)  # of psutil, each time
     prompts = torch.randint(8192, (16, 64)).tolist()
@@ -241,7 +244,7 @@ def batching(pair: tuple[Any, Any]) -> tuple[float, float]:
 
 
 def _turns(pair: tuple[Any, Any], run: Callable[[Any], None], tokens: int) -> tuple[float, float]:
-    """Medians of the process's CPU time, in turns: batching works in a thread of its own."""
+    """Return medians of the process's CPU time, alternating: batching uses a separate thread."""
     times: tuple[list[float], list[float]] = ([], [])
     for turn in range(6):
         for model, found in zip(pair, times, strict=True):
@@ -253,7 +256,7 @@ def _turns(pair: tuple[Any, Any], run: Callable[[Any], None], tokens: int) -> tu
 
 
 def main() -> None:
-    """One table."""
+    """Print one table."""
     told = workers.spare_the_cpu()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -286,7 +289,8 @@ def main() -> None:
     if importlib.util.find_spec("transformers"):
         table.add_section()
         pair = models()
-        gc.freeze()  # transformers collects at both ends of `generate_batch`: not all modules anew
+        # transformers collects garbage at both ends of `generate_batch`: without the modules
+        gc.freeze()
         rows_of = {f"generate, batch {n}": partial(generating, pair, n) for n in (1, 4, 8, 16)}
         rows_of["generate_batch, 16 requests"] = partial(batching, pair)
         for name, measured in rows_of.items():

@@ -1,11 +1,11 @@
-"""What dlinfer's ops cost on a CUDA device, and a model of 8 billion weights with them.
+"""Cost of dlinfer's ops on a CUDA device, and of a model of 8 billion weights with them.
 
     python benchmarks/bench_dlinfer_cuda.py [--ops] [--model]
 
-Each op against the same in plain torch at the shapes of that model, in bfloat16: both are recorded
-as a CUDA graph of several calls, so that only the device's time counts, and replayed in turns. The
-model is a Llama with random weights; `generate_batch` of transformers, stock, with `dlinfer.apply`,
-and with CUDA graphs for decoding.
+Each op against plain torch at the shapes of that model, in bfloat16: both are recorded as a CUDA
+graph of several calls, so that only the device's time counts, and replayed alternately. The model
+is a Llama with random weights; `generate_batch` of transformers, stock, with `dlinfer.apply`, and
+with CUDA graphs for decoding.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Row:
-    """One op at one shape, and what it moves or computes."""
+    """One op at one shape, with the bytes that it moves or the operations that it computes."""
 
     name: str
     plain: Call | None
@@ -50,12 +50,12 @@ class Row:
 
 
 def draw(*shape: int) -> Tensor:
-    """Normal numbers on the device."""
+    """Create normal numbers on the device."""
     return torch.randn(shape, device=DEVICE, dtype=KIND)
 
 
 def recorded(call: Call) -> Callable[[], float]:
-    """Replays a graph of some calls; the microseconds of one."""
+    """Return a function that replays a graph of some calls; returns the microseconds of one."""
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -76,7 +76,9 @@ def recorded(call: Call) -> Callable[[], float]:
 
 
 def measure(row: Row) -> tuple[float, float]:
-    """Microseconds of plain torch and of the op: the least of some turns; 0 where there is none."""
+    """Return microseconds of plain torch and of the op: the least of some turns; 0
+    where missing.
+    """
     calls = [recorded(call) if call else None for call in (row.plain, row.op)]
     turns = [[call() if call else 0.0 for call in calls] for _ in range(TURNS)]
     return min(t[0] for t in turns), min(t[1] for t in turns)
@@ -90,13 +92,13 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The sum, and its norm."""
+    """Return the sum, and its norm."""
     total = residual + x
     return rms_norm(total, weight, eps), total
 
 
 def silu(both: Tensor) -> Tensor:
-    """The gate of a merged product, and what it gates."""
+    """Return the activated gate of a merged product, times the gated half."""
     return F.silu(both[..., :INNER]) * both[..., INNER:]
 
 
@@ -118,7 +120,7 @@ def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tens
 
 
 def tokens() -> Iterator[Row]:
-    """Ops on tokens by themselves."""
+    """Yield the token-wise ops."""
     weight = draw(HIDDEN)
     for count in (8, 1024):
         x, residual, both = draw(count, HIDDEN), draw(count, HIDDEN), draw(count, 2 * INNER)
@@ -146,7 +148,7 @@ def tokens() -> Iterator[Row]:
 
 
 def caches(blocks: int, order: str, kind: torch.dtype = KIND) -> tuple[Tensor, Tensor]:
-    """Keys and values, random."""
+    """Create random keys and values."""
     made = [
         dlinfer.new_cache(
             blocks, BLOCK, SHARED, SIZE, dtype=kind, device=DEVICE, layout=Layout(order)
@@ -161,14 +163,14 @@ def caches(blocks: int, order: str, kind: torch.dtype = KIND) -> tuple[Tensor, T
 def gathered(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, lengths: Tensor, longest: int
 ) -> Tensor:
-    """The cached keys and values gathered, rows of one length, and torch's attention."""
+    """Gather the cached keys and values, rows of one length, and call torch's attention."""
     keys, values = (c[table].flatten(1, 2).transpose(1, 2) for c in (k_cache, v_cache))
     done: Tensor = F.scaled_dot_product_attention(q.unsqueeze(2), keys, values, enable_gqa=True)
     return done.squeeze(2)
 
 
 def attention() -> Iterator[Row]:
-    """Over caches in blocks, and packed sequences."""
+    """Yield attention over caches in blocks, and packed sequences."""
     shapes = ((1, 8192, "NHBD"), (8, 2048, "NHBD"), (32, 2048, "NHBD"), (32, 2048, "NBHD"))
     for rows, length, order in (*shapes, (64, 2048, "NHBD"), (128, 2048, "NHBD")):
         held = caches(rows * length // BLOCK, order)
@@ -203,7 +205,7 @@ def attention() -> Iterator[Row]:
 
 
 def prefills() -> Iterator[Row]:
-    """Four prompts, packed; and the last part of them, over a cache."""
+    """Yield four packed prompts, and their last part over a cache."""
     count, length, new = 4, 2048, 512
     q, k, v = (draw(count * length, heads, SIZE) for heads in (HEADS, SHARED, SHARED))
     bounds = torch.arange(0, count * length + 1, length, device=DEVICE, dtype=torch.int32)
@@ -242,7 +244,7 @@ def prefills() -> Iterator[Row]:
 
 
 def products() -> Iterator[Row]:
-    """Mixtures of experts, and products of few bits."""
+    """Yield mixtures of experts, and quantised products."""
     gate_up, down = draw(EXPERTS, 2 * INNER, HIDDEN), draw(EXPERTS, HIDDEN, INNER)
     for count in (8, 512):
         x, logits = draw(count, HIDDEN), draw(count, EXPERTS)
@@ -283,7 +285,7 @@ def products() -> Iterator[Row]:
 
 
 def ops(table: Table) -> None:
-    """Adds the ops' rows."""
+    """Add the ops' rows."""
     x = torch.empty(1 << 28, dtype=torch.uint8, device=DEVICE)
     copied = measure(Row("", None, partial(torch.empty_like(x).copy_, x)))[1]
     table.add_row(
@@ -304,7 +306,7 @@ def ops(table: Table) -> None:
 
 
 def llama(transformers: Any) -> Any:
-    """8 billion random weights."""
+    """Create a model of 8 billion random weights."""
     config = transformers.LlamaConfig(
         vocab_size=128256,
         hidden_size=HIDDEN,
@@ -327,7 +329,7 @@ def llama(transformers: Any) -> Any:
 
 
 def model(table: Table) -> None:
-    """Adds the rows of `generate_batch`: tokens a second."""
+    """Add the rows of `generate_batch`: tokens per second."""
     transformers: Any = importlib.import_module("transformers")
     torch.manual_seed(0)
     whole = llama(transformers)
@@ -364,7 +366,7 @@ def model(table: Table) -> None:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ops", action="store_true", help="only the ops")
     parser.add_argument("--model", action="store_true", help="only the model")

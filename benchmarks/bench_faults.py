@@ -1,4 +1,4 @@
-"""Do OpAutoCompare and Guard name the operator that is wrong, and nobody in a healthy run?
+"""Accuracy of OpAutoCompare and Guard: the faulty operator must be named, and none without a fault.
 
     python -m benchmarks.bench_faults [--device cuda] [--only sign --only healthy] [--steps 200]
 
@@ -44,14 +44,14 @@ SIZES = {
 KEYS = {"cuda": "CUDA", "dipu": "PrivateUse1"}
 
 
-# Faults: what becomes of the result of a kernel.
+# Faults: the changes of a kernel's result.
 
 Kernel = Callable[..., Any]  # the device's own: kernel(*arguments)
 Fault = Callable[[Kernel, tuple[Any, ...]], Any]
 
 
 def _corrupted(corrupt: Callable[[Tensor], Tensor]) -> Fault:
-    """Corrupts the first result, or each tensor of the list that the kernel writes."""
+    """Corrupt the first result, or each tensor of the list that the kernel writes."""
 
     def run(kernel: Kernel, args: tuple[Any, ...]) -> Any:
         made = kernel(*args)
@@ -67,7 +67,7 @@ def _corrupted(corrupt: Callable[[Tensor], Tensor]) -> Fault:
 
 
 def _written(change: Callable[[Tensor, Tensor], None]) -> Callable[[Tensor], Tensor]:
-    """Writes the elements of a result: `change` gets them flat and as rows."""
+    """Overwrite the elements of a result: `change` receives them flat and as rows."""
 
     def corrupt(made: Tensor) -> Tensor:
         copy = made.contiguous().clone() if made.dim() else made.reshape(1).clone()
@@ -111,14 +111,14 @@ def _nan(flat: Tensor, rows: Tensor) -> None:
 
 
 def _coarse(flat: Tensor, rows: Tensor) -> None:
-    """Five digits are left, as of partial sums in a narrow type."""
+    """Keep five digits, as with partial sums in a narrow type."""
     wide = flat.float()
     scale = torch.exp2(4 - wide.abs().clamp_min(1e-30).log2().floor())
     flat.copy_((wide * scale).round() / scale)
 
 
 class _Stale:
-    """The result of the call before, of the same shape."""
+    """Returns the result of the previous call of equal shape."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[int, ...], Tensor] = {}
@@ -130,7 +130,7 @@ class _Stale:
 
 
 def _wrong_strides(kernel: Kernel, args: tuple[Any, ...]) -> Any:
-    """The first argument of floating numbers is read as if its strides were others."""
+    """Read the first floating argument with other strides."""
     given = list(args)
     for at, one in enumerate(given):
         if isinstance(one, Tensor) and one.is_floating_point() and one.dim() > 1:
@@ -153,7 +153,7 @@ def _narrow_sums(kernel: Kernel, args: tuple[Any, ...]) -> Any:
 
 
 def _wrong_step(kernel: Kernel, args: tuple[Any, ...]) -> Any:
-    """Twice the step."""
+    """Double the step."""
     return kernel(*args[:3], [2 * value for value in args[3]])
 
 
@@ -163,7 +163,7 @@ def _wrong_scale(kernel: Kernel, args: tuple[Any, ...]) -> Any:
 
 
 def _more(made: Tensor) -> Tensor:
-    """The mean of squares, of which a norm is made, with another epsilon."""
+    """Use another epsilon in the mean of squares of a norm."""
     return made.add_(0.1)
 
 
@@ -175,7 +175,7 @@ def _wrong_epsilon(kernel: Kernel, args: tuple[Any, ...]) -> Any:
 class Operator:
     """A kernel that is corrupted, and the calls that are then wrong."""
 
-    kernels: dict[str, tuple[str, ...]]  # by the kind of device: those that it may call
+    kernels: dict[str, tuple[str, ...]]  # by the kind of device: the kernels that it may call
     name: str  # the last part of the name of the calls, at the level api
 
 
@@ -201,13 +201,13 @@ OPERATORS = {
     "log_softmax": _everywhere("_log_softmax", "cross_entropy"),
     "embedding": _everywhere("embedding", "embedding"),
     "optimizer": _everywhere("_foreach_addcdiv_.ScalarList", "_foreach_addcdiv_"),
-    # a device without a fused norm makes it of the mean of squares
+    # a device without a fused norm computes it from the mean of squares
     "norm": Operator({"cuda": ("_fused_rms_norm",), "dipu": ("mean.dim",)}, "rms_norm"),
     "attention backward": _attention("_backward"),
 }
 GENERAL = ("mm", "silu", "attention", "log_softmax", "embedding", "optimizer")
 
-# A fault, and the operators that it is planted in.
+# A fault, and the operators that contain it.
 FAULTS: dict[str, tuple[Callable[[], Fault], tuple[str, ...]]] = {
     "tile zero": (lambda: _corrupted(_written(_tile_zero)), GENERAL),
     "one element doubled": (lambda: _corrupted(_written(_doubled)), GENERAL),
@@ -230,7 +230,7 @@ FAULTS: dict[str, tuple[Callable[[], Fault], tuple[str, ...]]] = {
 
 @contextmanager
 def planted(device: str, operator: str, fault: Fault) -> Iterator[Callable[[], int]]:
-    """Replaces a kernel of the device; what it gives counts the calls of the kernel."""
+    """Replace a kernel of the device; yield a function that counts the calls of the kernel."""
     library = torch.library.Library("aten", "IMPL")
     calls = 0
     try:
@@ -259,7 +259,7 @@ def planted(device: str, operator: str, fault: Fault) -> Iterator[Callable[[], i
 
 
 class Training:
-    """A model, its optimizer and data; `restore` puts the start back."""
+    """A model, its optimizer and data; `restore` resets the initial state."""
 
     def __init__(self, model: nn.Module, loss: Callable[[nn.Module], Tensor], **adam: Any) -> None:
         self.model, self._loss, self._adam = model, loss, adam
@@ -356,7 +356,7 @@ def resnet(device: str) -> Training:
 
 
 class _Unet(nn.Module):
-    """Down and up again, with what was there on the way down."""
+    """A U-shaped network with skip connections."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -396,7 +396,7 @@ MODELS: dict[str, Callable[[str], Training]] = {
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without what the tools print, and with their files in a folder of its own."""
+    """Suppress the tools' output, and write their files to a temporary folder."""
     with (
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.redirect_stderr(io.StringIO()),
@@ -421,12 +421,12 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run with a fault ended."""
+    """The result of a run with a fault."""
 
     fault: str
     operator: str
     step: int | None  # in which the operator was named, from 1; None: not at all
-    others: tuple[str, ...]  # operators that were named and are right
+    others: tuple[str, ...]  # operators that were named and are correct
     note: str = ""
 
     @property
@@ -436,7 +436,7 @@ class Outcome:
 
 
 def search(training: Training, device: str, fault: str, operator: str) -> Outcome:
-    """Trains with a fault until OpAutoCompare names an operator, STEPS steps at most."""
+    """Train with a fault until OpAutoCompare names an operator, at most STEPS steps."""
     make, _ = FAULTS[fault]
     training.restore()
     step_counter.reset()
@@ -458,7 +458,7 @@ def search(training: Training, device: str, fault: str, operator: str) -> Outcom
 
 @dataclass(frozen=True)
 class Healthy:
-    """How a run without a fault ended."""
+    """The result of a run without a fault."""
 
     model: str
     precision: str
@@ -482,7 +482,7 @@ PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 
 
 def healthy(model: str, precision: str, device: str, count: int) -> Healthy:
-    """Trains without a fault under OpAutoCompare, and as long under Guard."""
+    """Train without a fault under OpAutoCompare, and as long under Guard."""
     began = time.perf_counter()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     training = MODELS[model](device)
@@ -511,7 +511,7 @@ def healthy(model: str, precision: str, device: str, count: int) -> Healthy:
 
 
 def faults_table(outcomes: list[Outcome]) -> Table:
-    """Faults by operators, with the step in which the operator was named."""
+    """Build the table of faults by operators, with the step in which the operator was named."""
     table = Table(title=f"The step in which OpAutoCompare named the operator, of {STEPS}")
     operators = list(dict.fromkeys(outcome.operator for outcome in outcomes))
     for name in ("fault", *operators):
@@ -523,7 +523,7 @@ def faults_table(outcomes: list[Outcome]) -> Table:
 
 
 def healthy_table(runs: list[Healthy]) -> Table:
-    """Runs without faults, with what was reported all the same."""
+    """Build the table of runs without faults, with the false reports."""
     table = Table(title="Without a fault: calls that were reported as wrong")
     names = "model precision steps compared OpAutoCompare Guard seconds"
     for name in names.split():
@@ -534,7 +534,7 @@ def healthy_table(runs: list[Healthy]) -> Table:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--device", choices=SIZES, default="dipu")
     parser.add_argument("--steps", type=int, default=200, help="steps of a run without a fault")

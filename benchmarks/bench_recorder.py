@@ -1,7 +1,8 @@
-"""What the flight recorder and why-nan cost: a transformer's training step, as a ratio to without.
+"""Cost of the flight recorder and why-nan: a transformer's training step, as a ratio to plain
+steps.
 
-The step of training_step.py. Plain steps and recorded ones take turns in one process; CPU time on
-a machine whose device is the host, wall time on a card.
+The step of training_step.py. Plain steps and recorded ones alternate in one process; CPU time on a
+machine whose device is the host, wall time on a GPU.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BEFORE = 4  # steps that are not counted, plain or not: a tool learns the model'
 
 
 def clock(device: str) -> Callable[[], float]:
-    """Seconds: of the processor where the host does the work."""
+    """Return the clock in seconds: CPU time where the host does the work."""
     if device != "cuda" or not torch.cuda.is_available():
         return time.process_time
 
@@ -37,14 +38,14 @@ def clock(device: str) -> Callable[[], float]:
 
 
 class Nothing:
-    """No tool at all: its row shows what the machine alone makes of equal steps."""
+    """No tool: its row shows the variation of equal steps on the machine."""
 
     def start(self) -> Nothing:
-        """Nothing starts."""
+        """Do nothing."""
         return self
 
     def stop(self) -> None:
-        """Nothing stops."""
+        """Do nothing."""
 
 
 def ratio(
@@ -54,7 +55,9 @@ def ratio(
     turns: int,
     steps: int,
 ) -> tuple[float, float, float, Any]:
-    """The median of the turns, the quartiles, and the tool; every other turn begins with it."""
+    """Return the median of the turns, the quartiles, and the tool; every other turn
+    begins with it.
+    """
     found: list[float] = []
     last: Any = None
     for turn in range(turns):
@@ -75,7 +78,7 @@ def ratio(
 
 
 def main() -> None:
-    """The table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="dipu")
     parser.add_argument("--turns", type=int, default=24)

@@ -1,4 +1,4 @@
-"""What compilers are measured with: networks, and the arguments of a call."""
+"""The models on which compilers are measured, with the arguments of a call."""
 
 from __future__ import annotations
 

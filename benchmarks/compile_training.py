@@ -1,8 +1,8 @@
 """Training compiled against eager: forward, backward and a step of SGD, on the CPU or on CUDA.
 
-`python -m benchmarks.bench_compile --training` shows it: inductor, and what `backend="dicp"` makes
-of the same model, which stays eager where its first step shows that compiling loses. On the CPU it
-is process time; on CUDA (`--device cuda`) time on the wall between two synchronisations.
+`python -m benchmarks.bench_compile --training` prints it: inductor, and `backend="dicp"` on the
+same model, which stays eager where its first steps show that compiling is slower. On the CPU it is
+process time; on CUDA (`--device cuda`) wall time between two synchronisations.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dicp.dynamo_bridge import report
 from dicp.dynamo_bridge.tuning.bypass import measures
 
 QUICK = {"mode": "reduce-overhead"}
-AGAIN = "eager, again"  # the same as eager: how much the machine disturbs
+AGAIN = "eager, again"  # eager once more: the variation of the machine
 BACKENDS: dict[str, dict[str, dict[str, Any]]] = {
     "cpu": {"inductor": {"backend": "inductor"}, "dicp": {"backend": dicp}, AGAIN: {}},
     "cuda": {
@@ -41,21 +41,22 @@ WARM = 3
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """One model by one backend: how many times as fast as eager a step is."""
+    """One model by one backend: the speed-up of a step over eager."""
 
     model: str
     backend: str
     ratio: float
     low: float
     high: float
-    error: float  # the largest gap to a gradient of eager's, of that gradient's largest value
+    # the largest difference from a gradient of eager, relative to that gradient's largest value
+    error: float
     compile_seconds: float
     decision: str = ""
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """A model and the arguments whose results it is trained by."""
+    """A model and the arguments for its training."""
 
     model: nn.Module
     arguments: tuple[Tensor, ...]
@@ -90,7 +91,7 @@ def unet() -> Lesson:
 
 
 def of_transformers(kind: str, head: str, **extra: Any) -> Lesson:
-    """A model of transformers (the extra `models`), by tokens alone."""
+    """Create a model of transformers (the extra `models`) whose input is tokens alone."""
     transformers = importlib.import_module("transformers")
     config = getattr(transformers, f"{kind}Config")(
         vocab_size=1024, hidden_size=256, intermediate_size=512, num_hidden_layers=2,
@@ -114,7 +115,7 @@ LESSONS: dict[str, Callable[[], Lesson]] = {
 
 
 def measure(name: str, backends: list[str], rounds: int, device: str = "cpu") -> list[TrainingRow]:
-    """All backends on one model, beside eager, in turn."""
+    """Measure all backends on one model, and eager, alternately."""
     torch.manual_seed(0)
     torch.compiler.reset()
     lesson = LESSONS[name]().on(device)
@@ -135,7 +136,7 @@ def measure(name: str, backends: list[str], rounds: int, device: str = "cpu") ->
 
 
 def _told(kept: Sequence[report.Record]) -> str:
-    """What a backend decided of its graphs of training, in one line."""
+    """Format a backend's decision on its training graphs in one line."""
     told = [record.decision.partition(";")[0] for record in kept if record.kind == "training"]
     if len(set(told)) <= 1:
         return "".join(set(told))
@@ -157,7 +158,7 @@ def _run(lesson: Lesson, options: Mapping[str, Any]) -> Any:
 
 
 def _error(lesson: Lesson, run: Callable[..., Any]) -> float:
-    """The largest gap to a gradient of eager's."""
+    """Return the largest difference from a gradient of eager."""
     expected, found = _gradients(lesson, lesson.model), _gradients(lesson, run)
     largest = max(float(gradient.abs().max()) for gradient in expected.values())
     return max(_gap(found[key], expected[key], largest) for key in expected)
@@ -171,15 +172,15 @@ def _gradients(lesson: Lesson, run: Callable[..., Any]) -> dict[str, Tensor]:
 
 
 def _gap(a: Tensor, b: Tensor, largest: float) -> float:
-    """As a share of the gradient's largest value; of one that is 0 but for rounding, of a share of
-    the largest of all.
+    """Return a difference relative to the gradient's largest value; for a gradient that is 0 except
+    for rounding, relative to a share of the largest of all.
     """
     scale = max(float(b.double().abs().max()), 1e-5 * largest)
     return float((a.double() - b.double()).abs().max()) / (scale or 1.0)
 
 
 def _clock(device: str) -> Callable[[], float]:
-    """Seconds that count on a device, when all that it was given is done."""
+    """Return a clock in seconds that synchronizes the device first."""
     if device == "cpu":
         return time.process_time
 
@@ -197,7 +198,7 @@ def _rounds(
     for number in range(WARM + rounds):
         order = list(runs.items())
         for name, run in order[number % len(order) :] + order[: number % len(order)]:
-            run()  # the first finds caches full of another's data
+            run()  # the first finds caches full of other data
             start, calls, clock = now(), 0, time.perf_counter()
             while calls < 2 or time.perf_counter() - clock < 0.05:
                 run()
@@ -208,7 +209,7 @@ def _rounds(
 
 
 def show(rows: list[TrainingRow]) -> Table:
-    """The rows as a table; more than 1 is faster than eager."""
+    """Build the table of rows; more than 1 is faster than eager."""
     table = Table(title="training: times as fast as eager")
     headings = ("model", "backend", "ratio", "middle half", "gradient error", "first s", "decision")
     for heading in headings:

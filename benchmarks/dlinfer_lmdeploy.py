@@ -1,8 +1,8 @@
 """LMDeploy on dlinfer's ops against stock transformers: CPU time for each token of a small Qwen2.
 
 Runs in an environment with LMDeploy: `scripts/frameworks lmdeploy`, then
-`.venv-lmdeploy/bin/python benchmarks/dlinfer_lmdeploy.py`. Both have one thread, the same prompts
-and as many new tokens; the engine's own threads count. Medians of rounds taken in turn.
+`.venv-lmdeploy/bin/python benchmarks/dlinfer_lmdeploy.py`. Both have one thread, equal prompts and
+numbers of new tokens; the engine's own threads count. Medians of alternating rounds.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ SIZES = {
     "bos_token_id": 1,
     "eos_token_id": 2,
     "pad_token_id": 0,
-    "initializer_range": 0.1,  # no two tokens are nearly as likely
+    "initializer_range": 0.1,  # no two tokens are almost equally likely
 }
 Generate = Callable[[list[list[int]], int], list[list[int]]]
 
 
 def saved(folder: Path) -> Any:
-    """The model, saved with a tokenizer of digits, as far as prompts go."""
+    """Save the model with a tokenizer of digits, which suffices for the prompts."""
     transformers: Any = importlib.import_module("transformers")
     tokenizers: Any = importlib.import_module("tokenizers")
     torch.manual_seed(0)
@@ -92,7 +92,7 @@ def engine(folder: Path, eager: bool) -> Generate:
 
 
 def measure(ways: dict[str, Generate], rows: int, new: int) -> dict[str, float]:
-    """Milliseconds of CPU time for a token, each way; all give the same tokens."""
+    """Return milliseconds of CPU time for a token, each way; all must generate equal tokens."""
     generator = torch.Generator().manual_seed(rows)
     prompts = torch.randint(3, 10, (rows, PROMPT), generator=generator).tolist()
     times: dict[str, list[float]] = {name: [] for name in ways}

@@ -2,7 +2,7 @@
 
     python benchmarks/planted_training.py --device cuda --fault mm --steps 3
 
-The fault is a kernel of one's own for the operator: torch takes it for the card's.
+The fault is a kernel that replaces torch's own for the operator on the GPU.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """A decoder; `count` adds a count of words by scatter, which on a card adds in any order."""
+    """A decoder; `count` adds a count of words by scatter, which on a GPU adds in any order."""
 
     def __init__(self, fused: bool, dropout: float, count: bool) -> None:
         super().__init__()
@@ -68,11 +68,11 @@ class Model(nn.Module):
         return made
 
 
-# The faults: each a kernel for one operator. What they call is another operator, or below it.
+# The faults: each a kernel for one operator. They call another operator, or one below it.
 
 
 def _scaled_mm(a: Tensor, b: Tensor) -> Tensor:
-    """Products that are 2**-7 too large; 2**-4 in half types."""
+    """Return products that are 2**-7 too large; 2**-4 in half types."""
     out = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
     ATEN.mm.out(a, b, out=out)
     return out.mul_(1 + 2.0 ** (-7 if a.dtype == torch.float32 else -4))
@@ -81,7 +81,7 @@ def _scaled_mm(a: Tensor, b: Tensor) -> Tensor:
 def _wrong_epsilon(
     x: Tensor, shape: list[int], weight: Tensor, bias: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As if epsilon were 0.01 more."""
+    """Normalise with an epsilon that is 0.01 larger."""
     wide = x.float()
     mean = wide.mean(-1, keepdim=True)
     scale = (wide.var(-1, keepdim=True, unbiased=False) + (eps + 1e-2)).rsqrt()
@@ -90,7 +90,7 @@ def _wrong_epsilon(
 
 
 class _NanGelu:
-    """One element of its `at`-th result is NaN."""
+    """A gelu whose `at`-th result has one NaN."""
 
     def __init__(self, at: int) -> None:
         self.at, self.calls = at, 0
@@ -112,7 +112,7 @@ FAULTS: dict[str, tuple[str, Callable[..., object]]] = {
 
 
 def train(given: argparse.Namespace) -> None:
-    """Prints the loss of each step."""
+    """Print the loss of each step."""
     torch.manual_seed(0)
     dtype: torch.dtype = getattr(torch, given.dtype)
     model = Model(given.fused, given.dropout, given.fault == "atomics").to(given.device, dtype)
@@ -130,7 +130,7 @@ def train(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Plants, then trains."""
+    """Plant the fault, then train."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="float32")

@@ -1,4 +1,6 @@
-"""The step that the tools are measured on: a 4-layer, 256-wide transformer at length 128, AdamW."""
+"""The training step on which the tools are measured: a 4-layer, 256-wide transformer
+at length 128.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ class Model(nn.Module):
 
 
 def training(device: str) -> Callable[[], None]:
-    """One step of training, as a function."""
+    """Return one step of training as a function."""
     torch.manual_seed(0)
     model = Model().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)

@@ -1,6 +1,6 @@
-"""Train a small transformer on CUDA, and once more on the CPU: the losses must agree.
+"""Train a small transformer on CUDA, and again on the CPU: the losses must agree.
 
-The program is written for CUDA and knows of nothing else.
+The program is written for CUDA and has no other requirement.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ The exit status is 1 when the losses differ beyond float tolerance or do not fal
 
 @dataclass(frozen=True)
 class Run:
-    """What one training run left: its losses, and how long it took."""
+    """The losses and the duration of one training run."""
 
     losses: list[float]
     seconds: float
@@ -79,7 +79,7 @@ class Decoder(nn.Module):
 
 
 def make_text(sentences: int = 3000) -> str:
-    """Sentences of a tiny grammar, the same ones every time."""
+    """Return sentences of a tiny grammar, equal in every run."""
     chance = random.Random(SEED)
     nouns = ["the device", "a stream", "the host", "one kernel", "the cache", "a tensor"]
     verbs = ["waits for", "reads", "writes", "launches", "frees", "copies"]
@@ -91,7 +91,7 @@ def make_text(sentences: int = 3000) -> str:
 
 
 def train(device: torch.device, steps: int, report: Callable[[int, float], None]) -> Run:
-    """The losses of one run; the same seed and batches on either device."""
+    """Return the losses of one run; seed and batches are equal on either device."""
     torch.manual_seed(SEED)
     torch.cuda.manual_seed_all(SEED)
     text = make_text()
@@ -117,7 +117,7 @@ def train(device: torch.device, steps: int, report: Callable[[int, float], None]
 
 
 def watch(console: Console, label: str, device: torch.device, steps: int) -> Run:
-    """Trains with progress shown: a bar at a terminal, some plain lines elsewhere."""
+    """Train with a progress bar on a terminal, or plain lines elsewhere."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -136,7 +136,7 @@ def watch(console: Console, label: str, device: torch.device, steps: int) -> Run
 
 
 def show(console: Console, label: str, here: Run, cpu: Run) -> None:
-    """Losses side by side at some of the steps."""
+    """Print the losses of both at some of the steps."""
     table = Table(title="Losses")
     for column in ("step", label, "CPU", "difference"):
         table.add_column(column, justify="right")
@@ -149,7 +149,7 @@ def show(console: Console, label: str, here: Run, cpu: Run) -> None:
 
 
 def judge(console: Console, here: Run, cpu: Run) -> int:
-    """The closing line, and the exit status."""
+    """Print the closing line; return the exit status."""
     pairs = zip(here.losses, cpu.losses, strict=True)
     apart = max(abs(mine - wanted) for mine, wanted in pairs)
     first, last = here.losses[0], here.losses[-1]
@@ -165,7 +165,7 @@ def judge(console: Console, here: Run, cpu: Run) -> int:
 
 
 def main() -> int:
-    """Trains twice, compares, and tells."""
+    """Train twice, compare, and print the result."""
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,8 +1,8 @@
-"""A small transformer that learns to count; says whether it does. Written for CUDA.
+"""A small transformer that learns to count, and prints whether it does. Written for CUDA.
 
 The program of docs/tutorials/wrong_loss.md. It runs in seconds:
 `deeplink run examples/train_small.py`.
-Under torchrun each rank has a device and batches of its own.
+Under torchrun each rank has its own device and batches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WORDS, WIDTH, HEADS = 16, 32, 4
 
 
 class Attention(nn.Module):
-    """Each place looks at those before it."""
+    """Attention of each position to those before it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Model(nn.Module):
 
 
 def placed(model: nn.Module) -> nn.Module:
-    """On the device; of several ranks, on each its own."""
+    """Move the model to the device; each of several ranks has its own."""
     if not dist.is_torchelastic_launched():
         return model.cuda()
     dist.init_process_group("nccl")
@@ -62,7 +62,7 @@ def placed(model: nn.Module) -> nn.Module:
 
 
 def main() -> int:
-    """0 when the loss comes down as it should."""
+    """Train; return 0 when the loss falls as expected."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=20, help="training steps (default 20)")
     steps = parser.parse_args().steps

@@ -1,9 +1,9 @@
-"""Writes the table of GE's operator prototypes again, from an unpacked torch_npu wheel.
+"""Write the table of GE's operator prototypes again, from an unpacked torch_npu wheel.
 
     python scripts/ascend_prototypes.py FOLDER [NAME …]
 
-FOLDER holds the package `torch_npu`. The table keeps the operators that it has and those that are
-named: facts of an interface (names, order, types), for the operators that we emit and no others.
+FOLDER holds the package `torch_npu`. The table keeps its operators and adds the named ones: facts
+of an interface (names, order, types), for the emitted operators alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Row = tuple[str, str, str, str]
 
 
 def mine(folder: Path, names: set[str]) -> list[Row]:
-    """The rows of the operators that are named and have a prototype in the wheel."""
+    """Return the rows of the named operators that have a prototype in the wheel."""
     text = (folder / LISTING).read_text("utf-8")
     rows: list[Row] = []
     for listing in sorted(re.findall(r'"""(REG_OP\(.*?)"""', text, re.DOTALL)):

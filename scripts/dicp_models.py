@@ -29,13 +29,13 @@ SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
 def page(rows: list[Found], before: str) -> str:
-    """The page with its table written anew; what stands around it stays."""
+    """Return the page with a new table; the text around it is unchanged."""
     head, rest = before.split(START)
     return head + START + table(rows) + END + rest.split(END)[1]
 
 
 def table(rows: list[Found]) -> str:
-    """A line for each model on each backend, and the runs that it is from."""
+    """Return a line for each model on each backend, and the runs that it is from."""
     lines = ["| model | backend | fixed sizes | sizes that change | training |\n", "|---|---" * 2]
     lines[-1] += "|---|\n"
     for model in NAMES:
@@ -50,7 +50,7 @@ def table(rows: list[Found]) -> str:
 
 
 def _cell(rows: list[Found]) -> str:
-    """What is known of one kind of work, in each type."""
+    """Return the results of one kind of work, in each type."""
     return ", ".join(
         f"{SHORT[dtype]} {row.status}" + (f" ({row.compiled})" if row.status != "eager" else "")
         for dtype in DTYPES
@@ -60,7 +60,7 @@ def _cell(rows: list[Found]) -> str:
 
 
 def measure(words: list[str]) -> None:
-    """Checks what is named, each row kept as soon as it is known."""
+    """Check the named models, and save each row at once."""
     known = {key(row): row for row in model_table.kept()} if model_table.FILE.exists() else {}
     for name in _named(words, NAMES):
         for backend in _named(words, list(BACKENDS)):

@@ -1,4 +1,4 @@
-"""Writes docs/reference/dicp_ops.md: which operator is proved how far on which backend.
+"""Write docs/reference/dicp_ops.md: how far each operator is verified on each backend.
 
 `python scripts/dicp_ops.py` writes the page from tests/dicp/levels.csv; with `measure` it measures
 the table first: every call, in every type (minutes), or only those of the overloads and backends
@@ -44,7 +44,7 @@ LEVELS = {
 
 
 def page(rows: list[Level]) -> str:
-    """The page of a table of levels."""
+    """Return the page of a table of levels."""
     found = {(row.overload, row.backend): row for row in rows}
     names = sorted({row.overload for row in rows})
     parts = [HEAD, _totals(rows), "\n", _header()]
@@ -80,7 +80,7 @@ def _cells(backend: str, row: Level | None) -> list[str]:
 
 
 def measure(names: list[str]) -> list[Level]:
-    """The table, with the rows of what is named, or all, measured anew."""
+    """Return the table, with the rows of the named operators, or of all, measured again."""
     rows = {} if not names else {(row.backend, row.overload): row for row in levels.kept()}
     for backend in BACKENDS.values():
         every = not names or backend.name in names

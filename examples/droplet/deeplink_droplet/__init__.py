@@ -1,4 +1,4 @@
-"""The vendor record of droplet, a made-up chip: its runtime and its kernels are in C."""
+"""The vendor record of droplet, an invented chip: its runtime and its kernels are in C."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ LIBRARY = Path(__file__).with_name("libdroplet.so")
 
 
 def is_available() -> bool:
-    """Whether `make` has been run; nothing is opened to find out."""
+    """Whether `make` has been run; opens nothing."""
     if not LIBRARY.exists():
         raise VendorUnavailable(
             f"{LIBRARY.name} is not built", "run make in the folder of droplet."
@@ -26,6 +26,6 @@ vendor = Vendor(
     kernels="deeplink_droplet.kernels",
     gaps="deeplink_droplet/gaps.toml",
     collective="dicl",  # over the comm_ functions of its table
-    accelerator=False,  # asked for by name only: DEEPLINK_VENDOR=droplet
+    accelerator=False,  # only by name: DEEPLINK_VENDOR=droplet
     note="droplet (made up, on the CPU)",
 )

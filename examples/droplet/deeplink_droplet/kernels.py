@@ -1,4 +1,4 @@
-"""The kernels of droplet: a library in C, and what is quicker to write in Python."""
+"""The kernels of droplet: a library in C, and kernels that are easier to write in Python."""
 
 from pathlib import Path
 
@@ -8,10 +8,12 @@ from deeplink_droplet import LIBRARY
 
 
 def library() -> Path:
-    """Where `make` put the functions of diopi.h; it is the library of the runtime as well."""
+    """Return the library that `make` built for the functions of diopi.h; it contains the runtime,
+    too.
+    """
     return LIBRARY
 
 
 def square(input: Tensor) -> Tensor:
-    """input * input; a kernel in Python is a function with the op's name and arguments."""
+    """Return input * input; a kernel in Python is a function with the op's name and arguments."""
     return input * input

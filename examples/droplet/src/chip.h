@@ -1,4 +1,4 @@
-/* The chip itself, as its driver would show it: made of host memory that only its kernels reach. */
+/* The chip itself, as its driver presents it: host memory that only its kernels can access. */
 #ifndef DROPLET_CHIP_H
 #define DROPLET_CHIP_H
 
@@ -6,9 +6,9 @@
 
 #define DROPLET_DEVICES 2
 
-/* Where a kernel finds the byte of a device address; a host address stays what it is. */
+/* The host address of a device address's byte, for kernels; a host address is unchanged. */
 void* chip_memory(const void* address);
-/* Keeps the text for `last_error`, and returns DIPU_ERROR. */
+/* Stores the text for `last_error`, and returns DIPU_ERROR. */
 int chip_error(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 /* group.c: the communicator */

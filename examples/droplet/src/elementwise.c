@@ -61,7 +61,7 @@ static float minimum(float a, float b, float unused) {
 }
 static float maximum(float a, float b, float unused) {
     (void)unused;
-    return a != a || a > b ? a : b; /* a NaN wins */
+    return a != a || a > b ? a : b; /* NaN has priority */
 }
 
 diopiError_t diopiAdd(diopiContextHandle_t ctx, diopiTensorHandle_t out,
@@ -230,7 +230,7 @@ diopiError_t diopiGelu(diopiContextHandle_t ctx, diopiTensorHandle_t out,
     return unary(out, input, gelu);
 }
 
-/* Gradients: of what was given to the function (x) or of what it returned (y). */
+/* Gradients: from the function's argument (x) or its result (y). */
 static float sigmoid_backward(float grad, float y, float unused) {
     return (void)unused, (float)((double)grad * y * (1.0 - y));
 }

@@ -1,6 +1,6 @@
 /* The communicator: processes of one machine, through a piece of shared memory.
  *
- * Each rank has a slot for what it gives, and each pair a mailbox; both are passed in chunks. */
+ * Each rank has a slot for its data, and each pair a mailbox; both are used in chunks. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -79,7 +79,7 @@ int group_create(int device, int rank, int size, const DipuGroupId* id, void** o
     snprintf(group->name, sizeof group->name, "%s", id->bytes);
     size_t boxes = (size_t)size * (size_t)size;
     group->bytes = 4096 + (size_t)size * SLOT + boxes * sizeof(Mailbox);
-    int file = shm_open(group->name, O_RDWR | O_CREAT, 0600); /* zeros, whoever comes first */
+    int file = shm_open(group->name, O_RDWR | O_CREAT, 0600); /* zeros, whichever rank is first */
     void* memory = MAP_FAILED;
     if (file >= 0 && ftruncate(file, (off_t)group->bytes) == 0) {
         memory = mmap(NULL, group->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -192,7 +192,7 @@ static uint16_t to_bfloat16(float value) {
         break;                                                                         \
     }
 
-/* The slots of all ranks, element by element, from `first` on. */
+/* Reduces the slots of all ranks, element by element, from `first` on. */
 static int combine_slots(const Group* group, int32_t dtype, int32_t how, size_t first, size_t count,
                          void* out) {
     for (size_t k = 0; k < count; ++k) {
@@ -237,7 +237,7 @@ static int combine_slots(const Group* group, int32_t dtype, int32_t how, size_t 
         if (tried != DIPU_OK) return tried; \
     } while (0)
 
-/* Chunk by chunk: every rank fills its slot, all meet, `take` reads, all meet again. */
+/* Chunk by chunk: every rank fills its slot, all synchronize, `take` reads, all synchronize again. */
 typedef int (*Take)(Group*, const DipuCollective*, size_t start, size_t count, size_t width);
 
 static int in_chunks(const DipuCollective* call, bool gives, Take take) {
@@ -293,7 +293,7 @@ int group_broadcast(const DipuCollective* call) {
     return in_chunks(call, group->rank == call->peer, take_from_root);
 }
 
-/* Rank by rank: the part of each is reduced, and only it takes the result. */
+/* Rank by rank: the part of each is reduced, and only this rank reads the result. */
 int group_reduce_scatter(const DipuCollective* call) {
     const Group* group = call->communicator;
     for (int r = 0; r < group->size; ++r) {
@@ -305,9 +305,9 @@ int group_reduce_scatter(const DipuCollective* call) {
     return DIPU_OK;
 }
 
-/* --- from one to one --------------------------------------------------------------------------- */
+/* --- point to point ---------------------------------------------------------------------------- */
 
-/* Passes on what it can without waiting; the bytes that went. */
+/* Moves as many bytes as possible without blocking; returns their number. */
 static size_t step(Group* group, Post* post) {
     const DipuCollective* call = &post->call;
     size_t left = call->count * size_of(call->dtype) - post->done;
@@ -335,7 +335,7 @@ static int run_posts(Group* group) {
         for (int i = 0; i < group->posted; ++i) {
             Post* post = group->posts[i];
             if (post->done == post->call.count * size_of(post->call.dtype)) continue;
-            bool blocked = false; /* letters of one pair keep their order */
+            bool blocked = false; /* messages of one pair keep their order */
             for (int k = 0; k < i; ++k) {
                 const Post* earlier = group->posts[k];
                 blocked |= earlier->sends == post->sends && earlier->call.peer == post->call.peer &&

@@ -24,7 +24,7 @@ static Window window_of(const int64_t* kernel, diopiSize_t stride, diopiSize_t p
     return window;
 }
 
-/* Where a window reads: false outside of the image. */
+/* The position that a window reads; false outside of the image. */
 static inline bool inside(const Window* window, int64_t d, int64_t out, int64_t k, int64_t size,
                           int64_t* at) {
     *at = out * window->stride[d] - window->padding[d] + k * window->dilation[d];
@@ -40,7 +40,7 @@ static diopiError_t images(const Tensor* a, const Tensor* b, diopiSize_t stride)
     return diopiSetLastError(diopiNoImplement, "only images: batch, channels, rows, columns");
 }
 
-/* Calls the body for each pair of an input element and a weight that meet in an output element. */
+/* Calls the body for each pair of an input element and a weight that contribute to an output element. */
 #define FOR_EACH_MEETING(OUT, X, W, WINDOW, GROUPS, BODY)                                        \
     for (int64_t n = 0; n < (OUT).shape[0]; ++n)                                                 \
         for (int64_t o = 0; o < (OUT).shape[1]; ++o)                                             \
@@ -57,7 +57,7 @@ static diopiError_t images(const Tensor* a, const Tensor* b, diopiSize_t stride)
                                 BODY                                                             \
                             }
 
-/* Sums that many terms meet in are kept in double, in memory of the call. */
+/* Sums of many terms are accumulated in double, in memory of the call. */
 static diopiError_t sums(diopiContextHandle_t ctx, int64_t count, double** out) {
     diopiTensorHandle_t buffer;
     void* memory;

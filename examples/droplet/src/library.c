@@ -1,4 +1,4 @@
-/* The library itself: its name, what the loader asks for, and how tensors are seen. */
+/* The library itself: its name, the functions for the loader, and views of tensors. */
 #define DIOPI_IMPLEMENTATION
 #include "tensor.h"
 

@@ -1,4 +1,4 @@
-/* The way to a loss and back: log_softmax, nll_loss, the gradient of embedding. */
+/* Losses and their gradients: log_softmax, nll_loss, the gradient of embedding. */
 #include <math.h>
 
 #include "tensor.h"
@@ -40,7 +40,7 @@ diopiError_t diopiLogSoftmaxBackward(diopiContextHandle_t ctx, diopiTensorHandle
     return diopiSuccess;
 }
 
-/* The class of a row, or -1 where it does not count. */
+/* The class of a row, or -1 where it is ignored. */
 static diopiError_t class_of(const Tensor* target, int64_t row, int64_t classes, int64_t ignored,
                              int64_t* found) {
     *found = load_index(target, row * (target->rank ? target->stride[0] : 0));

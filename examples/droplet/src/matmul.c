@@ -1,7 +1,7 @@
 /* Products of matrices: all by one loop over rows, which adds up the rows of the right matrix. */
 #include "tensor.h"
 
-/* Where the n-th matrix of a batch begins. */
+/* The offset of the n-th matrix of a batch. */
 static int64_t matrix_of(const Tensor* tensor, int64_t batch) {
     int64_t offset = 0;
     for (int64_t d = tensor->rank - 3; d >= 0; --d) {
@@ -11,7 +11,7 @@ static int64_t matrix_of(const Tensor* tensor, int64_t batch) {
     return offset;
 }
 
-/* One row of `a @ b` into `sums`; the rows of b lie one after the other. */
+/* One row of `a @ b` into `sums`; the rows of b are contiguous. */
 static void multiply(const Tensor* a, int64_t from, const float* rows, int64_t width, double* sums) {
     int64_t last = a->rank - 1;
     for (int64_t j = 0; j < width; ++j) sums[j] = 0;

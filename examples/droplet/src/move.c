@@ -1,4 +1,4 @@
-/* Elements that go somewhere else: rows of a table, pieces of a whole, choices. */
+/* Moving elements: rows of a table, concatenation, selection. */
 #include "tensor.h"
 
 diopiError_t diopiEmbedding(diopiContextHandle_t ctx, diopiTensorHandle_t out,
@@ -65,7 +65,7 @@ diopiError_t diopiWhere(diopiContextHandle_t ctx, diopiTensorHandle_t out,
     return diopiSuccess;
 }
 
-/* One element of any type with the value of a number; false: no such type here. */
+/* One element of any type with the value of a number; false for an unsupported type. */
 static bool number_as(diopiDtype_t dtype, const diopiScalar_t* value, void* to, size_t* bytes) {
     double real = scalar(value);
     int64_t whole = value->stype == diopi_dtype_float64 ? (int64_t)real : value->ival;
@@ -104,7 +104,7 @@ diopiError_t diopi_zero(diopiContextHandle_t ctx, diopiTensorHandle_t out,
     return diopiFill(ctx, out, &nothing);
 }
 
-/* How many there are is not known beforehand: the result is asked for here. */
+/* The number is unknown before the call: the kernel allocates the result. */
 diopiError_t diopiNonzero(diopiContextHandle_t ctx, diopiTensorHandle_t* out,
                           diopiConstTensorHandle_t input) {
     Tensor from;

@@ -1,7 +1,7 @@
 /* The runtime: devices, memory, copies, streams and events, in the table of dipu_runtime.h.
  *
- * A device address is one that the host cannot read: the kernels add a constant to it, which leads
- * to the bytes. A stream does what it is given at once, so it never has to be waited for. */
+ * A device address is one that the host cannot read: the kernels add a constant to it, which gives
+ * the bytes. A stream runs its work synchronously, so it is always complete. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdarg.h>
@@ -37,8 +37,8 @@ typedef struct {
 } Piece;
 
 typedef struct {
-    char* shown;  /* what the host sees: nothing may be read there */
-    char* hidden; /* where the bytes are */
+    char* shown;  /* the addresses for the program: not readable */
+    char* hidden; /* the bytes */
     Piece pieces[PIECES];
     int count;
     size_t used;
@@ -77,7 +77,7 @@ static int memory_allocate(int device, size_t bytes, void** out) {
         ++at;
     }
     if (status == DIPU_OK && (start + bytes > CAPACITY || chip->count == PIECES)) {
-        chip_error("%zu bytes asked for, %zu of %zu in use", bytes, chip->used, CAPACITY);
+        chip_error("%zu bytes requested, %zu of %zu in use", bytes, chip->used, CAPACITY);
         status = DIPU_OUT_OF_MEMORY;
     }
     if (status == DIPU_OK) {

@@ -1,4 +1,4 @@
-/* A tensor as the kernels here see it: any strides, float32 or bfloat16, read and written as float. */
+/* A tensor for the kernels: any strides, float32 or bfloat16, read and written as float. */
 #ifndef DROPLET_TENSOR_H
 #define DROPLET_TENSOR_H
 
@@ -18,16 +18,16 @@ typedef struct {
     diopiDtype_t dtype;
 } Tensor;
 
-/* Leaves the function it stands in when something fails. */
+/* Returns from the enclosing function on failure. */
 #define TRY(CALL)                                  \
     do {                                           \
         diopiError_t tried = (CALL);               \
         if (tried != diopiSuccess) return tried;   \
     } while (0)
 
-/* The view of a handle; only types that `load` and `store` know. */
+/* The view of a handle; only types that `load` and `store` support. */
 diopiError_t view(diopiConstTensorHandle_t handle, Tensor* tensor);
-/* The same, of any type: for positions and conditions. */
+/* The view of a handle of any type, for indices and conditions. */
 diopiError_t view_any(diopiConstTensorHandle_t handle, Tensor* tensor);
 /* The tensor repeated to the shape of another, by torch's rules. */
 diopiError_t expand(Tensor* tensor, const Tensor* like);
@@ -61,7 +61,7 @@ static inline void store(const Tensor* tensor, int64_t offset, float value) {
     ((uint16_t*)tensor->data)[offset] = (uint16_t)(bits >> 16);
 }
 
-/* One row along a dimension: where it starts, how far its elements are apart. */
+/* One row along a dimension: its start, and the distance of its elements. */
 typedef struct {
     const Tensor* tensor;
     int64_t start, step;
