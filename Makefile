@@ -6,8 +6,7 @@ PY := $(VENV)/bin/python
 # Runs a command as a stage: what it is, and how long it took.
 STAGE := @bash scripts/stage
 PARTS ?= all
-DEMO_CMD := $(PY) -m ditorch run examples/train_cuda_style.py
-FAULT_CMD := $(PY) examples/wrong_loss.py
+DEMO_CMD := $(VENV)/bin/deeplink demo
 BENCH_CMD := $(PY) benchmarks/bench_device.py
 OPINFO_CMD := $(PY) -m tests.opinfo.run --all
 PYTEST_ARGS ?=
@@ -32,7 +31,6 @@ build: setup ## Build the native parts (cached): all, or PARTS="core" for those 
 demo: PARTS := core
 demo: setup build ## Train on the reference device, find and fix a fault of it, show a page of it
 	$(STAGE) demo $(DEMO_CMD)
-	$(STAGE) demo $(FAULT_CMD)
 
 test: setup build lint ## Set up, build, lint, and run the tests
 	$(STAGE) test $(PY) -m pytest $(PYTEST_ARGS)

@@ -10,7 +10,17 @@ from typing import Annotated, Any
 import typer
 
 from deeplink import __version__
-from deeplink.commands import building, checks, common, device, diagnosis, one_iter, run, serving
+from deeplink.commands import (
+    building,
+    checks,
+    common,
+    demo,
+    device,
+    diagnosis,
+    one_iter,
+    run,
+    serving,
+)
 from deeplink.commands.host import Host
 from deeplink.run import runner
 
@@ -31,6 +41,7 @@ RUN, DIAGNOSE, INSPECT, BRING_UP = "Run", "Diagnose", "Inspect", "Bring up a dev
 COMMANDS: tuple[tuple[str, str, Any], ...] = (
     (RUN, "run", run.run),
     (RUN, "serve", serving.serve),
+    (RUN, "demo", demo.demo),
     (DIAGNOSE, "diagnose", diagnosis.diagnose),
     (DIAGNOSE, "bisect", diagnosis.bisect),
     (DIAGNOSE, "why-nan", diagnosis.why_nan),

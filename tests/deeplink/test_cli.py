@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 import deeplink
-from deeplink import cli, settings
-from deeplink.commands import device, host
+from deeplink import cli, native, settings
+from deeplink.commands import demo, device, host
 from deeplink.inspection import doctor
 from deeplink.vendor import Choice, Found, Vendor
 
@@ -226,3 +226,19 @@ def test_an_unknown_vendor_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     code, output = run("run", "--vendor", "no-such", PROGRAM)
     assert code == 2
     assert re.search(r"no vendor 'no-such'; installed: .*\nHint: ", output)
+
+
+def test_demo_runs_the_examples_in_order_until_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(native, "examples", lambda: tmp_path)
+    for name, status in (("first.py", 0), ("second.py", 3), ("third.py", 0)):
+        (tmp_path / name).write_text(f"print({name!r})\nraise SystemExit({status})\n")
+    names = ("first.py", "second.py", "third.py")
+    monkeypatch.setattr(demo, "EXAMPLES", tuple(((), name) for name in names))
+    assert cli.status(["demo"]) == 3
+    assert capfd.readouterr().out.split() == ["first.py", "second.py"]
+
+
+def test_demo_is_what_the_examples_folder_has() -> None:
+    assert all((native.examples() / name).is_file() for _, name in demo.EXAMPLES)

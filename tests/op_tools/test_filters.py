@@ -14,7 +14,7 @@ import op_tools
 from deeplink import settings
 from deeplink.errors import SettingError
 from deeplink.settings import split_list
-from op_tools.core import op_names
+from op_tools.core import call, op_names
 from op_tools.core.filters import Names, Selection, Steps
 from op_tools.core.options import options_for
 from tests import warm
@@ -265,3 +265,12 @@ assert tool.hits["torch.sin"] == 1
 """
     done = warm.run(["-c", program], os.environ, warn="ignore")
     assert done.returncode == 0, done.stderr
+
+
+def test_a_package_whose_name_begins_like_ours_belongs_to_the_program() -> None:
+    site = Path(torch.__file__).parents[1]
+    ours = Path(call.__file__).parents[2]
+    assert call.is_programs(f"{site}/torchvision/models/resnet.py")
+    assert call.is_programs(f"{ours}/deeplink_examples/train.py")
+    assert not call.is_programs(f"{site}/torch/nn/modules/linear.py")
+    assert not call.is_programs(f"{ours}/deeplink/vendor.py")

@@ -102,7 +102,7 @@ def cmake_folder() -> Path:
 
 def examples() -> Path:
     """Return the folder of the examples, in the wheel or in the checkout."""
-    installed = parts.ROOT / "deeplink" / "examples"
+    installed = parts.ROOT / "deeplink_examples"
     return installed if installed.is_dir() else parts.ROOT.parent / "examples"
 
 

@@ -248,8 +248,8 @@ def _folders() -> tuple[str, ...]:
         for part in ("threading.py", "contextlib.py", "functools.py", "concurrent", "runpy.py")
     )
     torch_file = Path(torch.__file__)  # an environment may be reached through a symbolic link
-    torch_folders = {str(torch_file.parent), str(torch_file.resolve().parent)}
-    own = (str(folder / package) for folder in ours for package in packages)
+    torch_folders = {f"{file.parent}/" for file in (torch_file, torch_file.resolve())}
+    own = (f"{folder / package}/" for folder in ours for package in packages)
     return (*torch_folders, *own, *python)
 
 
