@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ HERE = Path(__file__).parent
 SRC = HERE.parents[1] / "src"
 WHATS = ("name", "arguments", "behaviour")
 KINDS = ("todo", "notyet", "never")
+Release = tuple[int, int]
+FIRST = (2, 13)  # the torch release that the gaps are about, and those after it
 
 # Argument names; "module", "value"; None: there is such a thing, its arguments are not known.
 Shape = list[str] | str | None
@@ -39,11 +42,36 @@ class Gap:
     what: str
     kind: str
     reason: str
+    since: str = ""  # the first torch release with this gap, and the first without it
+    until: str = ""
+
+    def is_of(self, torch_release: Release) -> bool:
+        """Whether a torch release has this gap."""
+        first = release(self.since) if self.since else FIRST
+        return first <= torch_release and (not self.until or torch_release < release(self.until))
+
+
+def release(version: str) -> Release:
+    """The minor version: (2, 13) of "2.13.0+cpu"."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    assert found is not None, version
+    return int(found[1]), int(found[2])
+
+
+RELEASE = release(torch.__version__)
 
 
 def pinned() -> list[Contract]:
-    """Every contract in this folder: another vendor's JSON is dropped in, and nothing else."""
-    return [_read(path) for path in sorted(HERE.glob("*.json"))]
+    """Every contract in this folder, one for each version of a package; another vendor's JSON is
+    dropped in, and nothing else.
+    """
+    return [contract for path in sorted(HERE.glob("*.json")) for contract in _read(path)]
+
+
+def for_this_torch(vendor: str) -> Contract:
+    """The contract of the version for the installed torch; where there is none, the newest."""
+    found = [contract for contract in pinned() if contract.vendor == vendor]
+    return next((one for one in found if release(one.version) == RELEASE), found[-1])
 
 
 def of_module(vendor: str, module: ModuleType, version: str) -> Contract:
@@ -66,8 +94,10 @@ def read_gaps(vendor: str) -> list[Gap]:
 
 
 def listed(vendor: str, what: str) -> set[str]:
-    """The names that the vendor's gaps.toml lists."""
-    return {name for gap in read_gaps(vendor) if gap.what == what for name in gap.cuda}
+    """The names that the vendor's gaps.toml lists for the installed torch, or the first release."""
+    about = max(RELEASE, FIRST)
+    gaps = [gap for gap in read_gaps(vendor) if gap.what == what and gap.is_of(about)]
+    return {name for gap in gaps for name in gap.cuda}
 
 
 def cuda_names() -> dict[str, Shape]:
@@ -116,7 +146,9 @@ def accepts(offered: Shape, wanted: Shape) -> bool:
     return theirs[: len(ours)] == ours
 
 
-def _read(path: Path) -> Contract:
+def _read(path: Path) -> list[Contract]:
     data = json.loads(path.read_text("utf-8"))
-    title = f"{data['package']} {data['version']}"
-    return Contract(data["vendor"], title, data["version"], data["names"])
+    return [
+        Contract(data["vendor"], f"{data['package']} {version}", version, data["names"])
+        for version in data["versions"]
+    ]

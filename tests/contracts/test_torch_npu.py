@@ -11,7 +11,7 @@ import torch
 
 from tests.contracts.contract import Contract, pinned
 
-CONTRACT = next(contract for contract in pinned() if contract.vendor == "ascend")
+CONTRACTS = [contract for contract in pinned() if contract.vendor == "ascend"]
 FOLDER = "torch_npu/npu/"
 
 
@@ -58,14 +58,15 @@ def _arguments(arguments: ast.arguments) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_pinned_names_are_those_of_the_wheel(tmp_path: Path) -> None:
-    with zipfile.ZipFile(wheel(tmp_path, CONTRACT)) as archive:
+@pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.title)
+def test_the_pinned_names_are_those_of_the_wheel(contract: Contract, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel(tmp_path, contract)) as archive:
         trees = {
             name: ast.parse(archive.read(name))
             for name in archive.namelist()
             if name.startswith(FOLDER) and name.endswith(".py")
         }
-    pinned_names = [name for name in torch.cuda.__all__ if name in CONTRACT.names]
+    pinned_names = [name for name in torch.cuda.__all__ if name in contract.names]
     submodules = {Path(name).stem for name in trees} | {Path(name).parent.name for name in trees}
     there = mentioned(trees[f"{FOLDER}__init__.py"]) | submodules
     assert [name for name in pinned_names if name not in there] == []
@@ -74,7 +75,7 @@ def test_the_pinned_names_are_those_of_the_wheel(tmp_path: Path) -> None:
     for tree in trees.values():
         for name, arguments in functions(tree).items():
             defined.setdefault(name, []).append(arguments)
-    shapes = CONTRACT.names
+    shapes = contract.names
     compared = [n for n in pinned_names if n in defined and isinstance(shapes[n], list)]
     assert len(compared) > 50
     assert [name for name in compared if shapes[name] not in defined[name]] == []

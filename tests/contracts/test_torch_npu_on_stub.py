@@ -9,19 +9,21 @@ import pytest
 import torch
 
 from tests.contracts.contract import (
+    RELEASE,
     Contract,
     cuda_names,
     different,
+    for_this_torch,
     listed,
     missing,
-    pinned,
+    release,
 )
 from tests.contracts.npu_stub import probes
 from tests.contracts.npu_stub.installation import CannotInstall, Installation, install
 
 pytestmark = pytest.mark.slow
 
-CONTRACT = next(contract for contract in pinned() if contract.vendor == "ascend")
+CONTRACT = for_this_torch("ascend")
 REQUIREMENT = CONTRACT.title.replace(" ", "==")
 NUMBERED = dict(enumerate((probe.__name__ for probe in probes.DEFECTS), start=1))
 
@@ -29,7 +31,7 @@ NUMBERED = dict(enumerate((probe.__name__ for probe in probes.DEFECTS), start=1)
 @pytest.fixture(scope="module")
 def npu(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Installation:
     """The package and the driver; the wheel is kept in pytest's cache."""
-    if torch.__version__.split(".")[:2] != CONTRACT.version.split(".")[:2]:
+    if release(CONTRACT.version) != RELEASE:
         pytest.skip(f"{CONTRACT.title} is for another torch than {torch.__version__}")
     if torch.version.cuda or torch.version.hip:
         pytest.skip("torch_npu refuses a torch that was built for another accelerator")

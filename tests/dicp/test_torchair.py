@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.contracts.contract import pinned
+from tests.contracts.contract import RELEASE, for_this_torch, release
 from tests.contracts.npu_stub.installation import CannotInstall, unpacked
 from tests.dicp.torchair_program import CASES
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-CONTRACT = next(contract for contract in pinned() if contract.vendor == "ascend")
+CONTRACT = for_this_torch("ascend")
 PROTOBUF = "protobuf==7.36.2"
 BLOCKS = ("llama", "resnet", "bert", "mixtral")
 # where there is nothing to compare: torchair has no conversion, or the simulation no such operator
@@ -33,7 +33,7 @@ Said = dict[str, dict[str, str]]
 @pytest.fixture(scope="module")
 def wheel(pytestconfig: pytest.Config) -> Path:
     """The folder with torch_npu; kept in pytest's cache, never installed."""
-    if torch.__version__.split(".")[:2] != CONTRACT.version.split(".")[:2]:
+    if release(CONTRACT.version) != RELEASE:
         pytest.skip(f"{CONTRACT.title} is for another torch than {torch.__version__}")
     assert pytestconfig.cache is not None
     try:
