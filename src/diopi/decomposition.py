@@ -173,7 +173,11 @@ SEVERAL = {
 
 @cache
 def steps() -> dict[str, tuple[str, ...]]:
-    """Return the calls of each decomposition, by overload (or `op:name`)."""
+    """Return the calls of each decomposition, by overload (or `op:name`).
+
+    The file is of torch 2.13. Leave out rows of overloads that the installed torch does not
+    decompose: torch 2.11 decomposes no max_pool.
+    """
     if not FILE.exists():
         return {}
     with FILE.open(encoding="utf-8", newline="") as file:
@@ -181,8 +185,18 @@ def steps() -> dict[str, tuple[str, ...]]:
     return {
         name: (*calls, *SEVERAL.get(name, ()))
         for name, calls in rows.items()
-        if name not in PARTIAL
+        if name not in PARTIAL and _is_decomposed(name)
     }
+
+
+def _is_decomposed(name: str) -> bool:
+    """Return whether the installed torch decomposes the overload of a row."""
+    space, _, overload = name.partition(".")
+    if space != "aten":
+        return True  # `op:name`, or a prim
+    packet, _, kind = overload.rpartition(".")
+    func = getattr(getattr(torch.ops.aten, packet, None), kind, None)
+    return func is not None and step(func) is not None
 
 
 @dataclass(frozen=True)

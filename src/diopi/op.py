@@ -105,7 +105,8 @@ class AtenMeaning:
         self.__name__ = overload
         theirs = schema.read(_stored_text(overload) or f"{overload}() -> ()")
         ours = [argument.name for argument in theirs.arguments]
-        self._theirs = dict(zip(ours, theirs.torch_names, strict=True))
+        names = (schema.installed_name(overload, name) for name in theirs.torch_names)
+        self._theirs = dict(zip(ours, names, strict=True))
         self._order = [self._theirs.get(a.name, a.name) for a in arguments]
         self._tensors = [self._theirs.get(a.name, a.name) for a in arguments if a.type == "Tensor"]
         # defaults of the declaration that torch lacks

@@ -21,6 +21,9 @@ PLACEMENT = frozenset({"layout", "device", "pin_memory", "non_blocking"})
 # `self` cannot name an argument of a method, `from` is a keyword of Python.
 RENAMED = {"self": "input", "from": "low", "to": "high"}
 
+# Arguments that a later torch renamed: the function, the name in torch 2.13, the one from 2.14 on.
+MOVED = dict.fromkeys(("_cdist_backward", "_pdist_backward"), ("grad", "grad_output"))
+
 TYPES = {
     "Tensor": "Tensor",
     "Scalar": "Scalar",
@@ -71,6 +74,25 @@ class Schema:
     returns: tuple[str, ...]
     result_names: tuple[str, ...]
     torch_names: tuple[str, ...]  # names of the arguments before renaming
+
+
+def own_name(function: str, name: str) -> str:
+    """Return the name in our ops of an argument of a function ("aten::add", "add.out")."""
+    old, new = MOVED.get(_base(function), ("", ""))
+    return RENAMED.get(name, old if name == new else name)
+
+
+def installed_name(function: str, name: str) -> str:
+    """Return the name in the installed torch of an argument that torch 2.13 calls `name`."""
+    old, new = MOVED.get(_base(function), ("", ""))
+    if name != old:
+        return name
+    declared = torch._C._get_schema(f"aten::{_base(function)}", "").arguments
+    return new if any(argument.name == new for argument in declared) else name
+
+
+def _base(function: str) -> str:
+    return function.removeprefix("aten::").partition(".")[0]
 
 
 _SCHEMA = re.compile(r"(?:aten::)?(?P<name>[\w.]+)\((?P<arguments>.*)\) -> (?P<returns>.+)")
@@ -167,12 +189,16 @@ def _result_name(index: int, count: int) -> str:
 
 @cache
 def torch_schemas() -> dict[str, str]:
-    """Return every ATen overload of the installed torch ("add.Tensor") with its schema as text."""
+    """Return every ATen overload of the installed torch ("add.Tensor") with its schema as text, in
+    which arguments have the names of torch 2.13.
+    """
     found = {}
     for schema in torch._C._jit_get_all_schemas():
         if schema.name.startswith("aten::"):
             overload = f".{schema.overload_name}" if schema.overload_name else ""
-            found[schema.name.removeprefix("aten::") + overload] = str(schema)
+            name = schema.name.removeprefix("aten::")
+            old, new = MOVED.get(name, ("", ""))
+            found[name + overload] = re.sub(rf"\b{new}\b", old, str(schema)) if new else str(schema)
     return found
 
 

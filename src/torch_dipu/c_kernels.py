@@ -20,7 +20,7 @@ from diopi.catalogue import Function, Parameter
 from diopi.codegen import shapes
 from diopi.op import MISSING, Op, all_ops
 from diopi.resolve import writes_in_place
-from diopi.schema import RENAMED, Argument
+from diopi.schema import Argument, own_name
 from torch_dipu import _C
 
 # An operator that torch calls on a device -> the overload of the interface, with an argument fewer.
@@ -110,7 +110,7 @@ class _Stack:
         self.arguments = schema.arguments
         self.outs = [i for i, a in enumerate(schema.arguments) if _is_out(a)]
         taken = [(i, a.name) for i, a in enumerate(schema.arguments) if i not in self.outs]
-        self.places = {RENAMED.get(name, name): i for i, name in taken}
+        self.places = {own_name(schema.name, name): i for i, name in taken}
 
     def source(self, argument: Argument) -> int | None:
         """Return the source of an argument; None where the overload lacks a required argument."""
@@ -190,7 +190,7 @@ def _functional_sources(of: str, stack: _Stack) -> list[int] | None:
     """Return the sources of the functional overload's arguments."""
     found = []
     for argument in _overload(of)._schema.arguments:
-        name = RENAMED.get(argument.name, argument.name)
+        name = own_name(of, argument.name)
         if name in stack.places:
             found.append(stack.places[name])
         elif argument.has_default_value():

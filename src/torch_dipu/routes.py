@@ -37,6 +37,7 @@ OWN = frozenset(
 
 
 _bound: dict[str, list[_C.Route]] = {}  # by overload, while a vendor's kernels are bound
+_added: set[str] = set()  # overloads that the device has by routes alone; torch keeps their key
 
 
 def bound(overload: str) -> list[_C.Route] | None:
@@ -80,7 +81,7 @@ def bind(implementation: Any) -> Counts:
     resolved = implementation.resolve()
     kept = op_patterns.matching(settings.DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS.get())
     aten = [name for name in _C.operators() if name.startswith("aten::")]
-    engine = {name for name in aten if _has(name, "PrivateUse1")}  # some are sparse only
+    engine = {name for name in aten if _has_own(name)}  # some are sparse only
     found: dict[str, list[_C.Route]] = {name: [] for name in engine}
     for op in all_ops().values():
         for overload in op.aten:
@@ -94,6 +95,7 @@ def bind(implementation: Any) -> Counts:
     for overload in kept:
         composite = _C.composite_route(overload)
         found[overload] = [composite] if composite else []
+    _added.update(found.keys() - engine)
     for overload, routes in found.items():
         _C.set_routes(overload, routes)
     _bound.update(found)
@@ -119,7 +121,7 @@ def _ours(overload: str, engine: set[str]) -> bool:
         return False
     if overload in engine:
         return True
-    return not _has(overload, "PrivateUse1") and not _has(overload, "CompositeImplicitAutograd")
+    return not _has_own(overload) and not _has(overload, "CompositeImplicitAutograd")
 
 
 def _base(overload: str) -> str:
@@ -134,6 +136,11 @@ def _is_view(overload: str) -> bool:
     name, _, form = overload.removeprefix("aten::").partition(".")
     tags = getattr(getattr(torch.ops.aten, name), form or "default").tags
     return torch.Tag.inplace_view in tags
+
+
+def _has_own(overload: str) -> bool:
+    """Return whether the device has an overload without any route."""
+    return _has(overload, "PrivateUse1") and overload not in _added
 
 
 def _has(overload: str, key: str) -> bool:
@@ -183,7 +190,7 @@ def _call(overload: str, op: Any, resolved: Any) -> tuple[Kernel, int]:
     form = "inplace" if _returns_its_first(overload) else row.form if row else "functional"
     declared = schema_of(overload).arguments
     parameters = [f"a{at}" for at in range(len(declared))]
-    renamed = [schema.RENAMED.get(argument.name, argument.name) for argument in declared]
+    renamed = [schema.own_name(overload, argument.name) for argument in declared]
     given = dict(zip(renamed, parameters, strict=True))
     outs = [given[name] for name, a in zip(renamed, declared, strict=True) if a.is_out]
     own = form if form != "functional" and form not in resolved.derived else ""

@@ -97,7 +97,7 @@ class Recorder(TorchDispatchMode):
         owner = op.by_aten(name)
         names = [argument.name for argument in func._schema.arguments]
         given = dict(zip(names, args, strict=False)) | kwargs
-        renamed = {schema.RENAMED.get(n, n): v for n, v in given.items()}
+        renamed = {schema.own_name(name, n): v for n, v in given.items()}
         taken = {argument.name for argument in owner.arguments}
         kept = {n: v for n, v in renamed.items() if n in taken}
         size = sum(t.numel() for t in tree_leaves(kept) if isinstance(t, Tensor))

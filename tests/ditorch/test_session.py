@@ -214,7 +214,7 @@ def test_what_a_program_starts_has_it_too(tmp_path: Path) -> None:
     source = f"""
 import subprocess, sys
 command = [sys.executable, "-m", "ditorch", "run", {str(script)!r}]
-print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+print(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
 """
     assert output_of(source, DITORCH_QUIET="1").strip() == "True"
 

@@ -104,7 +104,7 @@ def test_modes_see_the_call() -> None:
     assert called.functions == [OPS["rms_norm"].overload]
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace")
 def test_fake_tensors_and_jit_traces_have_the_op() -> None:
     with torch._subclasses.FakeTensorMode():
         found = fused.rms_norm(torch.empty(2, 64), torch.empty(64), 1e-6)

@@ -38,7 +38,7 @@ def _outputs(call: Any, model: Any, held: Any, batches: list[int]) -> list[torch
 
 
 # torch's own, when inductor is imported
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 @pytest.mark.parametrize(
     ("backend", "count", "experts"),
     [

@@ -17,7 +17,7 @@ def test_opcheck_is_clean(name: str) -> None:
 
 
 # torch's own, when inductor is imported
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor", "onnxrtgraph"])
 def test_what_is_written_to_the_cache_is_kept_when_compiled(backend: str) -> None:
     def step(k: Any, v: Any, k_cache: Any, v_cache: Any, slots: Any) -> None:

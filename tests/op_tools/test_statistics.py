@@ -445,7 +445,8 @@ def test_memory_that_is_used_again_is_measured_again(tmp_path: Path, without_nat
 
 def test_a_profiler_beside_it_sees_what_kernels_call(tmp_path: Path) -> None:
     def names() -> set[str]:
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        with torch.profiler.profile(activities=activities, acc_events=True) as profile:
             x.t().addmm(x, x)
         return {event.name for event in profile.events()}
 

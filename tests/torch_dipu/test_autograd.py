@@ -211,7 +211,8 @@ def test_gradients_cross_devices_in_one_graph() -> None:
 
 
 # torch scripts its own decompositions when the first dual tensor is made
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+@pytest.mark.filterwarnings("ignore:`torch.jit.")  # torch's own
 def test_forward_mode_derivatives() -> None:
     import torch.autograd.forward_ad as forward_ad
 

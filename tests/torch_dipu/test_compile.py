@@ -16,7 +16,7 @@ from tests.dicp import toy
 
 # torch imports and scripts its own decompositions on the first use of these
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit."),
     pytest.mark.filterwarnings("ignore:`isinstance\\(treespec, LeafSpec\\):FutureWarning"),
 ]
 

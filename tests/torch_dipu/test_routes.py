@@ -255,3 +255,12 @@ def test_a_composite_that_a_vendor_had_a_kernel_of_is_torchs_own_again() -> None
         torch_dipu._C.set_forced(names, 0)
     routes.unbind()
     assert product() == [2.0] * 3
+
+
+def test_kernels_bound_after_others_run_as_if_they_were_bound_first() -> None:
+    first = routes.bind(reference("uniform"))
+    routes.bind(reference())  # it has rand, which the device otherwise makes of uniform_
+    assert routes.bind(reference("uniform")) == first
+    before = calls("uniform_")
+    assert torch.rand(4, device="dipu").is_dipu
+    assert new_calls("uniform_", before) == {"kernel": 1}

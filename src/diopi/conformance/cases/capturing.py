@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from diopi.conformance.cases.sample import Sample
 from diopi.op import Op
-from diopi.schema import PLACEMENT, RENAMED
+from diopi.schema import PLACEMENT, own_name
 
 
 def captured(op: Op, entry: Any, samples: Iterable[Sample]) -> Iterator[Sample]:
@@ -51,9 +51,10 @@ class _Listening(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _keep(self, func: Any, args: Any, kwargs: Any) -> None:
-        names = [RENAMED.get(a.name, a.name) for a in func._schema.arguments]
+        function = func._schema.name
+        names = [own_name(function, a.name) for a in func._schema.arguments]
         given = dict(zip(names, args, strict=False))
-        given |= {RENAMED.get(name, name): value for name, value in kwargs.items()}
+        given |= {own_name(function, name): value for name, value in kwargs.items()}
         kept = {
             name: pytree.tree_map_only(Tensor, lambda t: t.detach().clone(), value)
             for name, value in given.items()

@@ -24,7 +24,7 @@ from diopi.conformance.cases.sample import Callee
 from diopi.conformance.execution.calls import Calls
 from diopi.implementation import Implementation
 from diopi.resolve import Resolved
-from diopi.schema import RENAMED
+from diopi.schema import own_name
 
 # Error texts after which no later call of this process can succeed.
 STICKY = (
@@ -186,10 +186,12 @@ class _Routed(TorchDispatchMode):
         if name not in self._routed or self._elsewhere(args, kwargs):
             return func(*args, **kwargs)
         found, form = self._routed[name]
-        given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
-        outs = [a.name for a in func._schema.arguments if a.is_out]
+        schema = func._schema
+        given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | kwargs
+        outs = [a.name for a in schema.arguments if a.is_out]
         known = {argument.name for argument in found.op.arguments}
-        call = {RENAMED.get(key, key): value for key, value in given.items() if key not in outs}
+        named = {key: value for key, value in given.items() if key not in outs}
+        call = {own_name(schema.name, key): value for key, value in named.items()}
         call = {key: value for key, value in call.items() if key in known}
         call |= dict(zip(found.op.result_names, (given[out] for out in outs), strict=False))
         if form is found.inplace:
