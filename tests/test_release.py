@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -30,6 +31,32 @@ def test_the_metadata_names_authors_systems_and_versions() -> None:
     assert "Operating System :: POSIX :: Linux" in PROJECT["classifiers"]
     for minor in (11, 12, 13):
         assert f"Programming Language :: Python :: 3.{minor}" in PROJECT["classifiers"]
+
+
+def test_the_source_archive_has_the_files_of_the_repository_and_no_others(tmp_path: Path) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("this tree is no clone: what belongs to it is not known")
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", ROOT, clone], check=True)
+    listed = subprocess.run(["git", "ls-files"], cwd=clone, stdout=subprocess.PIPE, check=True)
+    for stray in ("src/ditorch/_C.so", "op_tools_results/run.json", "src/dicp/__pycache__/a.pyc"):
+        (clone / stray).parent.mkdir(parents=True, exist_ok=True)
+        (clone / stray).touch()
+    build = "from scikit_build_core.build import build_sdist; build_sdist('dist')"
+    done = subprocess.run(
+        [sys.executable, "-c", build], cwd=clone, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    (path,) = clone.glob("dist/deeplink-*.tar.gz")
+    with tarfile.open(path) as archive:
+        found = {Path(*Path(name).parts[1:]).as_posix() for name in archive.getnames()}
+    left_out = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["scikit-build"]
+    expected = {
+        name
+        for name in listed.stdout.decode().splitlines()
+        if not any(Path(name).is_relative_to(one) for one in left_out["sdist"]["exclude"])
+    }
+    assert found == expected | {"PKG-INFO"}
 
 
 @pytest.mark.parametrize(
