@@ -6,7 +6,8 @@ process, taken right before and after the row: the mean step without the first o
 and the peak of memory (on a GPU). Tools that keep to a share of the time are measured for longer:
 the mean includes the steps in which they measure. For a tool that writes files, "of a write" is
 what the tool adds, its stop included, as a multiple of the time that a plain write of as many bytes
-takes. Run it as `python -m benchmarks.bench_real_size [--device cuda]`.
+takes. "CPU" is the ratio of the CPU time of all threads, which is what to read on the reference
+device of a busy machine. Run it as `python -m benchmarks.bench_real_size [--device cuda]`.
 """
 
 from __future__ import annotations
@@ -182,13 +183,14 @@ LONGER = {"guard": 50, "compare": 10, "compare, aten": 10, "compare, budget 25%"
 SLOW = ("compare, every element",)  # minutes for a step on a GPU: asked for by name
 
 
-def _seconds(step: Callable[[], None], device: str) -> float:
+def _seconds(step: Callable[[], None], device: str) -> tuple[float, float]:
+    """The time of a step, and the CPU time of all threads of this process in it."""
     module: Any = torch.get_device_module(device)
     module.synchronize()
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     step()
     module.synchronize()
-    return time.perf_counter() - start
+    return time.perf_counter() - start, time.process_time() - cpu
 
 
 def _peak(device: str) -> float | None:
@@ -219,7 +221,7 @@ def measure(
     folder: Path,
     longer: int = 1,
 ) -> dict[str, float | None]:
-    """One row: ratios of the mean and of the first step, and the peak of memory as a ratio."""
+    """One row: ratios of the mean and of the first step, of CPU time, and of the peak of memory."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     plain = [_seconds(step, device) for _ in range(steps)]
@@ -234,14 +236,16 @@ def measure(
     peak = _peak(device)
     write = _plain_write(size, folder) if size > 1 << 26 else None
     plain += [_seconds(step, device) for _ in range(steps)]
-    usual = statistics.median(plain)
+    usual, usual_cpu = (statistics.median(parts) for parts in zip(*plain, strict=True))
     return {
-        "mean": statistics.mean(others) / usual,
-        "first": first / usual,
+        "mean": statistics.mean(seconds for seconds, _ in others) / usual,
+        "first": first[0] / usual,
         "memory": peak / plain_peak if peak and plain_peak else None,
         "of_a_write": (total - (1 + len(others)) * usual) / write if write else None,
         "gigabytes": size / 2**30 if write else None,
         "plain_seconds": usual,
+        "cpu": statistics.mean(cpu for _, cpu in others) / usual_cpu,
+        "cpu_first": first[1] / usual_cpu,
     }
 
 
@@ -260,7 +264,7 @@ def main() -> None:
         step()
     rows: dict[str, dict[str, float | None]] = {}
     table = Table(title=f"{SIZES[options.device]}, ratios to the plain step")
-    columns = "tool,mean step,first step,peak memory,of a write,GiB,plain step (s)"
+    columns = "tool,mean step,first step,peak memory,of a write,GiB,plain step (s),CPU,CPU first"
     for name in columns.split(","):
         table.add_column(name)
     console = Console()
@@ -279,7 +283,9 @@ def main() -> None:
             console.print(f"{name}: {shown[0]}", highlight=False)
     console.print(table)
     if options.json:
-        options.json.write_text(json.dumps({"device": options.device, "rows": rows}, indent=1))
+        options.json.write_text(
+            json.dumps({"device": options.device, "steps": options.steps, "rows": rows}, indent=1)
+        )
 
 
 if __name__ == "__main__":

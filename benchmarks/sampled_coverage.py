@@ -1,7 +1,7 @@
 """How many calls of training steps OpAutoCompare judges in full, by a sample, or not at all.
 
 Each model has few layers, with tensors above the limit of a call that is judged in full. Large
-calls without a rule are named. `--write` puts the table into the pages of DOCUMENTS:
+calls without a rule are named. `--write` puts the table into the pages of HEADERS:
 
     python benchmarks/sampled_coverage.py [--write] [model ...]
 """
@@ -306,8 +306,8 @@ def table(rows: list[Row], header: tuple[str, ...]) -> str:
 
 
 HEADERS = {
-    "docs/howto/tools.md": ("model", "level", "in full", "by a sample", "not compared"),
-    "docs/zh/howto/tools.md": ("模型", "层次", "整个判定", "按样本判定", "没有判定"),
+    "docs/explanation/comparison.md": ("model", "level", "in full", "by a sample", "not compared"),
+    "docs/zh/explanation/comparison.md": ("模型", "层次", "整个判定", "按样本判定", "没有判定"),
 }
 BEGIN, END = "<!-- sampled_coverage: begin -->\n", "<!-- sampled_coverage: end -->\n"
 

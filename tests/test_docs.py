@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import docs_site
+from scripts import cost_pages, docs_site, reference_pages
 from tests import warm
 
 ROOT = Path(__file__).parents[1]
@@ -16,7 +16,7 @@ READMES = [ROOT / "README.md", CHINESE / "README.md"]
 GUIDES = [page for page in sorted(DOCS.rglob("*.md")) if not page.is_relative_to(CHINESE)]
 PAIRS = [READMES, *([page, CHINESE / page.relative_to(DOCS)] for page in GUIDES)]
 BILINGUAL = [pair for pair in PAIRS if pair[1].exists()]
-QUIRKS = DOCS / "explanation" / "reference_device.md"
+QUIRKS = DOCS / "reference" / "quirks.md"
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 
 
@@ -81,14 +81,22 @@ def test_both_languages_have_the_same_snippets(pair: list[Path]) -> None:
     assert code(pair[0]) == code(pair[1])
 
 
-def test_the_reference_device_page_shows_every_quirk() -> None:
+def test_the_page_of_quirks_shows_every_quirk() -> None:
     source = (ROOT / "src/deeplink_vendors/reference/faults.py").read_text("utf-8")
     names = re.findall(r'^    "(\w+)": Fault\(', source, re.MULTILINE)
     assert len(names) >= 10
-    for page in (QUIRKS, CHINESE / QUIRKS.relative_to(DOCS)):
+    for page in filter(Path.exists, (QUIRKS, CHINESE / QUIRKS.relative_to(DOCS))):
         text = page.read_text("utf-8")
         assert [name for name in names if f"**`{name}`**" not in text] == []
         assert [name for name in names if f'quirk("{name}"' not in text] == []
+
+
+GENERATED = {**reference_pages.pages(), **cost_pages.files(cost_pages.kept())}
+
+
+@pytest.mark.parametrize("page", GENERATED, ids=name)
+def test_a_generated_page_is_what_its_generator_writes(page: Path) -> None:
+    assert page.read_text("utf-8") == GENERATED[page], "run scripts.reference_pages or cost_pages"
 
 
 def test_links_within_the_repository_lead_somewhere() -> None:

@@ -1,6 +1,6 @@
 """The kernel that reduces tensors on a GPU, run by the host's threads: its values are the host's.
 
-What ran on a GPU itself is in docs/howto/tools.md.
+docs/howto/capture.md describes the statistics.
 """
 
 from __future__ import annotations
