@@ -312,7 +312,7 @@ class Bench:
 
 
 def find(tool: str) -> Any:
-    """The tool of this name; LookupError when nobody has made it yet."""
+    """The tool of this name; LookupError when it does not exist yet."""
     import op_tools
 
     if not hasattr(op_tools, tool):
@@ -370,7 +370,7 @@ def show(figures: list[Figure], title: str) -> None:
 
 
 def main() -> None:
-    """Measures, prints the table, and writes it as JSON when asked."""
+    """Measures, prints the table, and writes it as JSON on request."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="", help="such as cuda; default: by ditorch")
     parser.add_argument("--rounds", type=int, default=7, help="pairs of turns for each tool")

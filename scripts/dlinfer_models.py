@@ -3,7 +3,7 @@
 `python scripts/dlinfer_models.py` writes it from tests/dlinfer/models.csv; with `measure` it first
 checks what is named after it (models, modes) in transformers, and keeps the other rows:
 `python scripts/dlinfer_models.py measure llama generate_batch`. `full` does so with models of full
-size, on a CUDA card. The tests of other frameworks keep their rows by `tests.dlinfer.support.keep`.
+size, on a CUDA GPU. The tests of other frameworks keep their rows by `tests.dlinfer.support.keep`.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def test_the_snippets_of_a_page_print_what_they_say(page: Path, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     for snippet, printed in zip(snippets(page), json.loads(done.stdout), strict=True):
         expected = re.findall(r"^ *print\(.*\)  # (.*)$", snippet, re.MULTILINE)
-        if "op_tools" in snippet:  # a tool says what it did; the snippet's own lines are among it
+        if "op_tools" in snippet:  # a tool prints what it did; the snippet's own lines are among it
             printed = _among(printed, expected)
         assert len(printed) == len(expected) > 0, snippet
         for line, wanted in zip(printed, expected, strict=True):

@@ -1,4 +1,4 @@
-"""The law between the layers: an import goes only downwards. ARCHITECTURE.md says it in words."""
+"""The law between the layers: an import goes only downwards. ARCHITECTURE.md describes it."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src"
 
-# What each package may import, besides itself and the outside world.
+# What each package may import, in addition to itself and the outside world.
 ALLOWED: dict[str, set[str]] = {
     "deeplink": set(),
     "diopi": {"deeplink"},
@@ -86,7 +86,7 @@ def violations(src: Path) -> list[str]:
 
 def _breaches(path: Path, text: str) -> Iterator[tuple[int, str]]:
     tree = ast.parse(text)
-    # most files hold none of these words: half a million nodes are not asked for them
+    # most files hold none of these words: half a million nodes are not visited for them
     suspicious = (
         path.parent != SETTINGS and path != AUTOLOAD and any(word in text for word in ENVIRONMENT)
     )

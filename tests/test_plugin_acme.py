@@ -130,10 +130,10 @@ def start():
 def test_it_is_reported_broken_with_its_own_error(site: Path) -> None:
     (site / "deeplink_acme" / "__init__.py").write_text("raise OSError('libacme.so.1: not found')")
     code, report = doctor(site, "--no-self-test", "--vendor", "cpu")
-    assert code == 1  # it is installed and does not work: the doctor does not call that well
+    assert code == 1  # it is installed and does not work: the doctor reports an error
     assert acme(report)["status"] == "broken"
     assert acme(report)["reason"] == "OSError: libacme.so.1: not found"
-    assert report["chosen"]["name"] == "cpu"  # and it stood in nobody's way
+    assert report["chosen"]["name"] == "cpu"  # and it hides no other vendor
 
 
 def test_asking_for_a_broken_vendor_raises(site: Path) -> None:
@@ -176,7 +176,7 @@ def same(result, expected):
 
 
 def run(site: Path, script: str) -> str:
-    """What a program prints on ACME's chip; it must end well and without a warning."""
+    """What a program prints on ACME's chip; it must exit with 0 and without a warning."""
     done = python(site, "-c", COMMON + textwrap.dedent(script), DEEPLINK_VENDOR="acme")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""

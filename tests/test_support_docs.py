@@ -1,4 +1,4 @@
-"""The support table says what the records say, for exactly the vendors in the tree."""
+"""The support table matches the records, for exactly the vendors in the tree."""
 
 import importlib
 import re

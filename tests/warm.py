@@ -111,7 +111,7 @@ def _serve(connection: socket.socket) -> dict[str, Any] | None:
 
 
 def _become(request: dict[str, Any]) -> None:
-    """The program that was asked for, as `__main__`."""
+    """Run the requested program, as `__main__`."""
     import torch
 
     os.chdir(request["cwd"])

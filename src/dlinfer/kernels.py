@@ -213,7 +213,7 @@ def _vendor(device: str, wanted: str) -> Vendor | None:
     names = [row.name for row in rows]
     if wanted and wanted not in names:
         raise NoVendorError(
-            f"dlinfer was asked for vendor {wanted!r}; installed: {', '.join(names)}.",
+            f"the requested vendor is {wanted!r}; installed: {', '.join(names)}.",
             f"{REFERENCE!r} runs every op in plain torch.",
         )
     usable = [row.vendor for row in rows if row.vendor and row.status == "available"]

@@ -18,7 +18,7 @@ class FusedOp:
     """One op of the interface."""
 
     name: str
-    schema: str  # what torch is told, with `(a!)` at what is written
+    schema: str  # torch's schema, with `(a!)` at written arguments
     meaning: Function = field(repr=False)
     doc: str = ""
     in_graphs: Function | None = field(default=None, repr=False)

@@ -113,7 +113,7 @@ def shape(thing: object) -> Shape:
         return "value"
     try:
         parameters = inspect.signature(thing).parameters.values()
-    except (TypeError, ValueError):  # made in C, and says nothing
+    except (TypeError, ValueError):  # made in C, and has no error text
         return None
     stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     return [stars.get(parameter.kind, "") + parameter.name for parameter in parameters]

@@ -44,7 +44,7 @@ def npu(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def answers(npu: Installation, tool: str, folder: Path, **environment: str) -> dict[str, str]:
-    """What each probe said; an empty text: it passed."""
+    """Return each probe's error; "": it passed."""
     file = folder / f"{tool}.json"
     done = npu.run("-m", "tests.contracts.npu_stub.probes", tool, str(file), **environment)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -78,7 +78,7 @@ def test_without_the_native_hook_two_of_them_remain(npu: Installation, tmp_path:
 
 
 def output_of(npu: Installation, source: str, **environment: str) -> tuple[str, str]:
-    """What a program prints, and what it says on standard error; it must end well."""
+    """Return a program's output and standard error; it must exit with 0."""
     done = npu.run("-c", source, **environment)
     assert done.returncode == 0, done.stderr[-4000:]
     lines = [line for line in done.stdout.splitlines() if not line.startswith("Warning: ASCEND")]

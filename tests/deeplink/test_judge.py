@@ -1,4 +1,4 @@
-"""The judge: injected bugs are found, correct results of other algorithms are not accused."""
+"""The judge: injected bugs are found, correct results of other algorithms pass."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def normal(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Te
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-# Algorithms that are right: none may be accused. All in float32 inside, whatever the type.
+# Correct algorithms, all of which must pass. All in float32 inside, whatever the type.
 
 
 def sequential_sum(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The losses of a program: what it prints, and what it tells."""
+"""The losses of a program: printed and reported ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The self-test of a device: passes on one that works, tells what is wrong on one that does not."""
+"""The self-test of a device: passes on one that works, reports the error of one that does not."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Settings: typed, read late, never written; a bad value says what is allowed."""
+"""Settings: typed, read late, never written; the error for a bad value names the allowed ones."""
 
 import os
 from pathlib import Path

@@ -141,7 +141,7 @@ def test_in_force_reports_a_file_that_cannot_be_read_once(folder: Path) -> None:
 
 
 def test_every_setting_has_a_task_or_is_internal() -> None:
-    """And no key of the file belongs to two settings."""
+    """Each key of the file belongs to one setting."""
     grouped = [name for group in settings.GROUPS for name in group.keys]
     named = [*grouped, *settings.INTERNAL]
     assert sorted(named) == sorted(setting.name for setting in settings.table())

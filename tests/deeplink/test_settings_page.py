@@ -1,4 +1,4 @@
-"""docs/reference/settings.md and its Chinese twin are what the table of settings says."""
+"""docs/reference/settings.md and its Chinese twin match the table of settings."""
 
 import re
 import tomllib

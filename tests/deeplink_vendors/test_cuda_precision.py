@@ -1,4 +1,4 @@
-"""What the record of CUDA tells of TF32 and narrow sums, by torch's settings: no card is needed."""
+"""CUDA's record of precision for TF32 and narrow sums, by torch's settings; needs no GPU."""
 
 from collections.abc import Iterator
 

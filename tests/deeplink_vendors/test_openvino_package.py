@@ -1,4 +1,4 @@
-"""openvino is imported without its converter, and has it when it is asked for."""
+"""openvino is imported without its converter, which is loaded on first use."""
 
 import subprocess
 import sys

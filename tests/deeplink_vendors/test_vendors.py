@@ -88,7 +88,7 @@ def test_a_transfer_tool_belongs_to_one_vendor() -> None:
 
 @pytest.fixture
 def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder on sys.path for fake packages; they and what they put into torch are forgotten."""
+    """A folder on sys.path for fake packages; they and their changes of torch are removed."""
     before, attributes = set(sys.modules), set(vars(torch))
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
@@ -120,7 +120,7 @@ def test_a_package_that_does_not_import_is_broken_with_its_own_error(name: str, 
 
 
 def fake(device: str, count: int) -> str:
-    """The source of a package that brings a device with so many cards."""
+    """The source of a package that brings a device with so many devices."""
     return f"""
 import types, torch
 torch.{device} = types.SimpleNamespace(device_count=lambda: {count})
@@ -167,13 +167,13 @@ def test_asking_for_one_vendor_runs_no_code_of_another(stub: Path) -> None:
     assert choose("cpu").vendor.name == "cpu"
 
 
-# Chips that present themselves as cuda: told from NVIDIA's by evidence, never by a guess.
+# Chips that present themselves as cuda: distinguished from NVIDIA's by evidence, never by a guess.
 
 
 def cuda_build(
     monkeypatch: pytest.MonkeyPatch, version: str, *, count: int = 2, hip: str | None = None
 ) -> None:
-    """Makes torch look like a build with CUDA."""
+    """Make torch appear as a build with CUDA."""
     monkeypatch.setattr(torch, "__version__", version)
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
@@ -182,7 +182,7 @@ def cuda_build(
 
 
 def name_devices(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Makes CUDA look initialised, with devices of this name."""
+    """Make CUDA appear initialised, with devices of this name."""
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
 
@@ -240,7 +240,7 @@ def test_a_device_says_whose_it_is_once_cuda_is_initialised(
     name: str, device: str, hip: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuda_build(monkeypatch, "2.9.0", hip=hip)
-    assert claims() == []  # looking at a name would have made a context
+    assert claims() == []  # reading a name would create a context
     name_devices(monkeypatch, device)
     assert claims() == [name]
 

@@ -113,7 +113,7 @@ def test_what_was_taken_for_granted_of_a_size_holds_in_a_later_process() -> None
     assert sizes == [True]
     run(8, 9)
     assert sizes == [True] and list(report.RECORDS[-1].seconds) == ["load"]
-    run(3)  # what is kept is not for it
+    run(3)  # the entry is for another process
     assert sizes == [True, False]
     run(8, 3)  # nor is what was loaded
     assert sizes == [True, False, False]

@@ -1,4 +1,4 @@
-"""Ops that write their arguments run in place where nobody needs what was there before."""
+"""Ops that write their arguments run in place where the old values are unused."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ def _add(x: Tensor) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def add_one() -> Iterator[Any]:
-    """An op that adds 1 to what it is given."""
+    """An op that adds 1 to its argument."""
     library = torch.library.Library("in_place_test", "DEF")
     library.define("add_one(Tensor(a!) x) -> ()")
     library.impl("add_one", _add, "CompositeExplicitAutograd")

@@ -39,7 +39,7 @@ class Clock:
 def decision(
     monkeypatch: pytest.MonkeyPatch, eager: tuple[float, ...], **seconds: tuple[float, ...]
 ) -> tuple[list[str], list[str]]:
-    """Who ran in each of the first calls and the one after; what was told."""
+    """Return what ran in each of the first calls and the next one, and the reported decisions."""
     clock, told = Clock(), list[str]()
     monkeypatch.setattr(autotune, "_now", lambda args: clock.now)
     runs = {name: clock.runs(name, *takes) for name, takes in seconds.items()}
@@ -374,4 +374,4 @@ def test_a_graph_that_is_compiled_later_has_the_module_measured_again(
     for _ in range(1 + 2 * autotune.BLOCK * (autotune.ROUNDS + 1)):
         assert told == ["new"] * len(told)
         call(x)
-    assert told == ["new", "eager", "eager"]  # both graphs are told
+    assert told == ["new", "eager", "eager"]  # both graphs get the decision

@@ -23,7 +23,7 @@ from tests.dicp.op_outcomes import outcomes
 ROOT = Path(__file__).parents[2]
 BACKENDS = {"onnxrt": onnxrt.backend, "openvino": openvino.backend}
 aten = torch.ops.aten
-# What no compiler is asked for: they draw, allocate, or look into memory; or belong to training.
+# Ops outside of a compiler's scope: random, allocating, viewing memory, or for training.
 NEVER = """
     _embedding_bag _fft_c2r _fft_r2c _local_scalar_dense _native_batch_norm_legit _pdist_forward
     atan2.out avg_pool2d_backward convolution_backward empty.memory_format empty_strided

@@ -146,7 +146,10 @@ HOLDING, BOUND = _holding(1.0), nn.Linear(2, 2).forward
     ("source", "told"),
     [
         ("G['torch'].cos", True),
-        ("G['nn'].functional.max_pool2d", True),  # holds two functions, which torch's version tells
+        (
+            "G['nn'].functional.max_pool2d",
+            True,
+        ),  # holds two functions, which torch's version identifies
         ("G['plain']", True),
         ("G['__builtins_dict___0']['len']", True),
         ("G['__import_torch_dot_nn'].Linear", True),

@@ -105,7 +105,7 @@ def test_what_may_be_few_rows_and_what_is_faster_by_their_op_has_it(
         compiled = torch.compile(model, backend=backend, dynamic=dynamic)
         torch.testing.assert_close(compiled(x), model(x))
     assert {node.target for node in used} == {product}
-    if product is FEW_ROWS:  # told to take as many rows as were measured
+    if product is FEW_ROWS:  # set to as many rows as were measured
         assert {len(node.args) == 3 for node in used} == {wins}
 
 

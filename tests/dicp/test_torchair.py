@@ -1,4 +1,4 @@
-"""ascendgraph beside the converter of the real torch_npu, from its unpacked wheel."""
+"""Comparison of ascendgraph with the converter of the real torch_npu, from its unpacked wheel."""
 
 import importlib.util
 import json

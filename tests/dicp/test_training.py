@@ -139,7 +139,7 @@ class Broken(nn.Module):
         return x * self.inner.weight.sum()
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo's own look at what goes on
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo's own check of the state
 def test_a_module_whose_graphs_win_alone_and_lose_in_the_program_s_steps_is_trained_eagerly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -173,7 +173,7 @@ def test_a_module_whose_graphs_win_alone_and_lose_in_the_program_s_steps_is_trai
         compiled(torch.randn(5, 4, 4))  # other sizes are to be compiled
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo's own look at what goes on
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo's own check of the state
 @pytest.mark.parametrize("before", [0, 4])
 def test_a_module_in_a_checkpoint_runs_one_thing_in_forward_and_backward(
     monkeypatch: pytest.MonkeyPatch, before: int

@@ -1,4 +1,4 @@
-"""Verify mode finds what is computed wrong, and the minifier the op that is guilty."""
+"""Verify mode finds incorrect results, and the minifier the op that causes them."""
 
 import runpy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The converter of the real torch_npu beside ours: two GE graphs of one program, on one simulation.
+"""The converter of the real torch_npu and dicp's: two GE graphs of one program, on one simulation.
 
 A program of its own: `python -m tests.dicp.torchair_program FILE` writes what each case gave. The
 folder `torch_npu/dynamo` of an unpacked wheel must be on the path; its four C++ modules, which
@@ -145,7 +145,7 @@ def traced(program: Program, inputs: Sequence[Tensor], table: dict[Any, Any]) ->
 
 def ours(program: Program, inputs: Sequence[Tensor]) -> Graph:
     gm = traced(program, inputs, decompose.table(backend) | NORM)
-    gm.graph.eliminate_dead_code()  # results that nobody takes
+    gm.graph.eliminate_dead_code()  # unused results
     canonicalise(gm, backend)
     return Graph.from_bytes(emit(gm, backend, {}))
 

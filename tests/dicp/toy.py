@@ -100,7 +100,7 @@ class Writer:
 
 
 def make(*names: str, without: Sequence[str] = (), **fields: Any) -> Backend:
-    """A toy backend with all ops, or those named; it keeps what it was given to load."""
+    """A toy backend with all ops, or those named; it records what it loads."""
     conversions = Conversions()
 
     def convert(function: str) -> Any:

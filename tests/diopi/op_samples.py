@@ -38,7 +38,7 @@ def all_samples() -> Mapping[str, Arguments]:
 
 @cache
 def recorded() -> Mapping[str, Arguments]:
-    """What the samples of op_db, and their backward, ask of the dispatcher."""
+    """Return the dispatcher's calls of op_db's samples and their backward."""
     entries, recorder = op_db(), Recorder()
     for name in sorted({name for each in op.all_ops().values() for name in each.opinfo}):
         with warnings.catch_warnings():

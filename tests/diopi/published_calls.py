@@ -88,7 +88,7 @@ def _broadcast(op: diopi.Op, given: dict[str, Any]) -> Any:
 
 
 def parameters(function: Function, given: dict[str, Any], results: list[Any]) -> dict[str, Any]:
-    """The same as the parameters of the function, with room for the results."""
+    """Convert to the parameters of the published function, with memory for the results."""
     op = diopi.get(function.op)
     renames = dict(function.renames)
     sources = {renames.get(a.name, a.name): a.name for a in op.arguments}

@@ -23,7 +23,7 @@ CXX = ["g++", "-std=c++17", "-Wall", "-Wextra", "-pedantic", "-Werror", "-x", "c
 
 
 def test_every_generated_file_is_current() -> None:
-    """Mended by `python -m diopi.codegen`."""
+    """Fix by `python -m diopi.codegen`."""
     done = subprocess.run(
         [sys.executable, "-m", "diopi.codegen", "--check"], capture_output=True, text=True
     )

@@ -1,4 +1,6 @@
-"""The example vendor: built as its README says, its results against float64, its missing ops."""
+"""The example vendor: built by the commands of its README, its results against float64, its missing
+ops.
+"""
 
 import importlib
 import shutil

@@ -368,7 +368,7 @@ def test_a_derived_out_may_not_be_what_the_op_reads() -> None:
     room = torch.arange(6.0)
     with pytest.raises(KernelError, match="cat: out shares memory with an argument"):
         cat.out([room[:2], room[1:3]], out=room[2:6])
-    cat.out([room[:1], room[1:2]], out=room[2:4])  # beside it is fine
+    cat.out([room[:1], room[1:2]], out=room[2:4])  # next to it is allowed
     assert room.tolist() == [0, 1, 0, 1, 4, 5]
 
 

@@ -1,4 +1,4 @@
-"""What each rank does in the tests of torch.distributed: it says cuda and nccl throughout."""
+"""What each rank does in the tests of torch.distributed: the code names cuda and nccl only."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _names(rank: int) -> Any:
 
 
 def _true_name(rank: int) -> Any:
-    """What torch itself hears, and the device of the group."""
+    """The names that torch itself sees, and the device of the group."""
     group = dist.group.WORLD
     assert group is not None
     return [str(dist.distributed_c10d._world.pg_map[group][0])]
@@ -85,7 +85,7 @@ def _gloo_group(rank: int) -> Any:
 
 
 def _gloo_on_device(rank: int) -> Any:
-    """What gloo does with CUDA tensors, beside tensors of the CPU in the same group."""
+    """What gloo does with CUDA tensors, and tensors of the CPU in the same group."""
     group = dist.new_group([0, 1], backend="gloo")
     own = torch.full((2,), float(rank), device="cuda")
     found: dict[str, Any] = {}
@@ -157,7 +157,7 @@ def _random_dtensors(rank: int) -> Any:
 
 
 def _meta_init(rank: int) -> Any:
-    """FSDP2 of a model on meta, whose parameters are first drawn when they are sharded."""
+    """FSDP2 of a model on meta, whose parameters are initialised when they are sharded."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -286,7 +286,7 @@ def _differentiable(rank: int) -> Any:
 
 
 def _options(rank: int) -> Any:
-    """NCCL's options are told to be without effect."""
+    """NCCL's options are reported as without effect."""
     import warnings
 
     with warnings.catch_warnings(record=True) as seen:

@@ -1,4 +1,4 @@
-"""What is told of calls without an equivalent, and what is remembered."""
+"""Reports about calls without an equivalent, and their records."""
 
 from __future__ import annotations
 

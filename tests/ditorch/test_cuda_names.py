@@ -1,4 +1,4 @@
-"""The table of torch.cuda is complete, and says only what exists."""
+"""The table of torch.cuda is complete, and names only what exists."""
 
 from __future__ import annotations
 

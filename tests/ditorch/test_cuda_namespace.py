@@ -202,7 +202,7 @@ def test_properties_have_cudas_fields(mapped: SimpleNamespace) -> None:
     assert properties.total_memory == torch.cuda.mem_get_info()[1] > 0
     assert properties.multi_processor_count > 0
     assert properties.warp_size == 32
-    assert properties.gcnArchName == properties.name  # inductor asks, on a torch without CUDA
+    assert properties.gcnArchName == properties.name  # inductor reads it, on a torch without CUDA
 
 
 def test_capability_where_the_vendor_has_none(cpu: SimpleNamespace) -> None:
@@ -460,8 +460,9 @@ def test_amp_runs_on_the_target(active: ModuleType) -> None:
 
 
 def test_triton_hears_that_there_is_no_cuda_driver(active: ModuleType, tmp_path: Path) -> None:
-    """A small package in the place of triton asks as `triton.backends.nvidia.driver` does, from a
-    function of its own. With triton 3.9 itself torch.compile was tried by hand.
+    """Query as `triton.backends.nvidia.driver` does, in a small package in the place of triton.
+
+    With triton 3.9 itself torch.compile was tried by hand.
     """
     driver = ModuleType("triton.backends.nvidia.driver")
     source = "import torch\ndef is_active(): return torch.cuda.is_available()"

@@ -31,7 +31,7 @@ ask(sys.argv[2], "undone: ")
 print(json.dumps(found))
 """
 
-# what a program says, and what it hears
+# an expression of a program, and its value
 HEARD = {
     "torch.device(0)": "cpu",
     "torch.device('cuda', 0)": "cpu",
@@ -66,7 +66,7 @@ HEARD = {
     "torch.device('meta').__enter__() and torch.empty(2).device": "meta",
     "torch.device(-1)": "RuntimeError: Device index must not be negative",
 }
-TRUTH = {  # torch itself hears nothing of cuda
+TRUTH = {  # torch itself does not see cuda
     "torch.accelerator.current_accelerator()": "None",
     "torch.accelerator.is_available()": "False",
     "torch._C._accelerator_getAccelerator()": "None",

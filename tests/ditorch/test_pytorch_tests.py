@@ -304,7 +304,7 @@ def test_the_built_in_suites_run_on_the_device(results: ModuleType, tmp_path: Pa
     left_out = rows.pop("test_steps_SGD_cuda_float32")
     assert (left_out.result, left_out.message) == ("skipped", "left out: the chip has no SGD")
     assert "'misspelt' finds no test here" in done.stderr
-    # CUDA C++: nothing stands for it, and that is not the CPU's doing
+    # CUDA C++: without an equivalent, and not because of the CPU
     kernel = rows.pop("test_forward_jiterator_unary_cuda_float32")
     assert (kernel.result, kernel.cause, kernel.reason) == ("error", "shim", "no equivalent")
     assert {name: row.result for name, row in rows.items()} == dict.fromkeys(

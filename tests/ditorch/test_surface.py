@@ -1,4 +1,4 @@
-"""What says cuda outside torch.cuda."""
+"""CUDA names outside of torch.cuda."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_with_torch_device_and_the_default_device() -> None:
 
 def test_the_vendors_own_code_hears_the_truth() -> None:
     a = torch.arange(6.0).view(2, 3).cuda()
-    with torch.dipu.quirk("ignore_strides", "add"):  # it looks for tensors of its own device
+    with torch.dipu.quirk("ignore_strides", "add"):  # it selects tensors of its own device
         wrong = (a.t() + torch.zeros(3, 2).cuda()).tolist()
     assert wrong == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
 
@@ -63,7 +63,7 @@ def test_user_code_hears_cuda_and_torch_hears_the_truth() -> None:
     assert str(tensor.device) == "cuda:1"
     assert repr(tensor.device) == "device(type='cuda', index=1)"
     assert f"{tensor.device}" == "cuda:1"
-    assert torch.get_device_module(tensor.device) is torch.dipu  # torch asked for the type itself
+    assert torch.get_device_module(tensor.device) is torch.dipu  # torch itself queries the type
     assert not torch.ones(1).is_cuda
     assert str(torch.device("cpu")) == "cpu"
 
@@ -137,7 +137,7 @@ def test_autocast_and_grad_scaler_named_cuda() -> None:
 
 
 def test_a_checkpoint_carries_cuda_and_comes_back(tmp_path: Path) -> None:
-    path = tmp_path / "cuda_checkpoint.pt"  # the path says cuda too, and is left alone
+    path = tmp_path / "cuda_checkpoint.pt"  # the path contains cuda, too, and is unchanged
     torch.save({"w": torch.arange(3.0, device="cuda:1")}, path)
     assert torch.load(path)["w"].device == torch.device("dipu:1")
     assert torch.load(path, map_location="cuda:0")["w"].device.index == 0

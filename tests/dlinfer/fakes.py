@@ -1,4 +1,4 @@
-"""Stand-ins for vendors' libraries: what their documentation says, computed with torch.
+"""Stand-ins for vendors' libraries: their documented functions, computed with torch.
 
 They refuse what the documentation refuses, so that a wrong mapping of arguments fails.
 """
@@ -37,7 +37,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, hidden: Tensor, **mor
 
 
 class Library(ModuleType):
-    """A stand-in, and which of its functions were asked for."""
+    """A stand-in, and which of its functions were used."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -180,7 +180,7 @@ class FakeNpu(Library):
             return torch.cat(parts), query.new_zeros(1)
         batch, tokens = query.shape[:2]
         queries = query.view(batch, tokens, num_heads, -1)
-        out = torch.full_like(queries, torch.nan)  # what it leaves at padding is not told
+        out = torch.full_like(queries, torch.nan)  # what it leaves at padding is not documented
         for row in range(batch):
             count = tokens if tokens == 1 or not actual_seq_lengths else actual_seq_lengths[row]
             k, v = key[row], value[row] if block_table is None else None
@@ -336,7 +336,7 @@ class FakeMlu(Library):
             k, v = (c[blocks].transpose(1, 2).flatten(0, 1)[:length] for c in (k_cache, v_cache))
             hidden = _after(1, length, True, windowsize_left, windowsize_right)
             made = _attend(q[row], k, v, softmax_scale, hidden)
-            out[row] = made if length else torch.nan  # what it leaves there is not told
+            out[row] = made if length else torch.nan  # what it leaves there is not documented
 
     def matmul(self, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
         assert a.dim() == b.dim() == 2 and a.is_contiguous() and b.is_contiguous()

@@ -1,8 +1,8 @@
-"""Models of full size with random weights on a card, with dlinfer's ops and without.
+"""Models of full size with random weights on a GPU, with dlinfer's ops and without.
 
-Weights are drawn on the card in bfloat16. Tokens of such models are often nearly as likely as
+Weights are random on the GPU in bfloat16. Tokens of such models are often nearly as likely as
 others, so logits decide: both runs against the same model in float32 on the same tokens. A batching
-run, which tells tokens only, is judged by how much less likely each of them is there than the best.
+run, which returns tokens only, is judged by how much less likely each is than the best.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def measured(words: list[str], device: str = "cuda") -> Iterator[Found]:
 
 
 def checked(full: Full, device: str) -> Iterator[tuple[str, str, str]]:
-    """Mode, status and what is to be said of it."""
+    """Mode, status and its remark."""
     torch.manual_seed(0)
     with torch.device(device):
         model = full.build().eval()

@@ -154,7 +154,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
-REFERENCE = {"internlm2": "llama"}  # a model whose tokens those of another class tell
+REFERENCE = {"internlm2": "llama"}  # a model whose tokens depend on another class
 ON_DEVICE = ("llama", "mixtral", "internvl")  # run on the reference device, too
 ALONE = dict.fromkeys(
     ("deepseek_v2", "deepseek_v3"), ", whose paged cache has one size for keys and values"
@@ -234,7 +234,7 @@ def measured(words: list[str]) -> Iterator[Found]:
 
 
 def checked(name: str, mode: str, device: str = "cpu") -> tuple[str, str]:
-    """The status of a model, and what is to be said of it."""
+    """The status of a model, and its remark."""
     if device == "dipu":
         importlib.import_module("torch_dipu")
     expected = stock_tokens(REFERENCE.get(name, name))[mode]

@@ -23,7 +23,7 @@ WHY_NOT: dict[tuple[str, str], dict[str, str]] = {
     },
     ("transformers", "cuda, full size"): {
         "cogvlm": "as on the CPU",
-        "": "its layers are those of a model that was run: the card's time is short",
+        "": "its layers are those of a model that was run: GPU time is limited",
     },
     ("lmdeploy", "cpu"): {
         **dict.fromkeys(
@@ -45,7 +45,7 @@ WHY_NOT: dict[tuple[str, str], dict[str, str]] = {
 
 
 def why_not(model: str, place: tuple[str, str]) -> str:
-    """Why there is no row of a model at a place; KeyError where nobody says it."""
+    """Why there is no row of a model at a place; KeyError where no reason is known."""
     reasons = WHY_NOT[place]
     return reasons[model] if model in reasons else reasons[""]
 
@@ -56,7 +56,7 @@ class Found:
 
     model: str  # llama, qwen2_moe, …
     framework: str  # transformers, lmdeploy, vllm
-    vendor: str  # whose kernels: cpu; `reference device` on that; `cuda, full size` on a card
+    vendor: str  # whose kernels: cpu; `reference device` on that; `cuda, full size` on a GPU
     mode: str  # generate, generate_batch; eager, graph, prefix caching, chunked prefill; …
     status: str  # of STATUS
     text: str = ""  # why not, or what was special

@@ -1,6 +1,6 @@
 """Vendors whose kernels are calls of their own library: each against a fake of the library.
 
-That says that arguments go where the documentation wants them; nothing here ran on such a chip.
+This shows that arguments are mapped as documented; nothing here ran on such a chip.
 """
 
 import sys

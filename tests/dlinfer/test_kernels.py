@@ -1,4 +1,6 @@
-"""Whose kernel runs: the vendor's, else the reference; told once, or an error that says why."""
+"""Whose kernel runs: the vendor's, else the reference; reported once, or an error
+with the reason.
+"""
 
 import json
 import logging
@@ -24,7 +26,7 @@ X, W = torch.ones(2, 4), torch.full((4,), 3.0)
 
 
 class Toy(ModuleType):
-    """A vendor's module: one kernel, which says where it was, for two dimensions."""
+    """A vendor's module: one kernel, which records its calls, for two dimensions."""
 
     CACHE = dlinfer.Layout("NHBD", (16, 64))
 
@@ -155,7 +157,7 @@ def test_the_setting_turns_native_kernels_off_while_the_program_runs(
 ) -> None:
     fused.rms_norm(X, W, 1e-6)  # loads them
     monkeypatch.setenv("DLINFER_VENDOR", "reference")
-    monkeypatch.setenv("DLINFER_STRICT", "1")  # asked for, so nothing is missing
+    monkeypatch.setenv("DLINFER_STRICT", "1")  # requested, so nothing is missing
     assert fused.rms_norm(X.half(), W.half(), 1e-6).dtype == torch.float16
     assert set(dlinfer.routes("cpu").values()) == {"reference"}
 

@@ -1,4 +1,4 @@
-"""Models of transformers with dlinfer's ops, and the table of docs that tells of them."""
+"""Models of transformers with dlinfer's ops, and their table in the documents."""
 
 import importlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""The ops as torch ops: what opcheck asks of them, and what they write under torch.compile."""
+"""The ops as torch ops: the checks of opcheck, and what they write under torch.compile."""
 
 from typing import Any
 

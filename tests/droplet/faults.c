@@ -13,7 +13,7 @@ diopiError_t diopiAsin(diopiContextHandle_t ctx, diopiTensorHandle_t out,
     return diopiSuccess;
 }
 
-/* Takes memory from the chip and forgets it. */
+/* Takes memory from the chip and never frees it. */
 diopiError_t diopiAcos(diopiContextHandle_t ctx, diopiTensorHandle_t out,
                        diopiConstTensorHandle_t input) {
     (void)ctx, (void)out, (void)input;

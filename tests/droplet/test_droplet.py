@@ -9,7 +9,7 @@ from tests.droplet.conftest import Python
 
 
 def test_a_cnn_and_a_transformer_train_as_on_the_cpu(site: Path, python: Python) -> None:
-    done = python(str(site.parent / "droplet" / "train.py"))  # beside the library that was built
+    done = python(str(site.parent / "droplet" / "train.py"))  # next to the library that was built
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert [line.split(":")[0] for line in lines[:2]] == [

@@ -19,7 +19,7 @@ ENVIRONMENT = {
 
 
 def output_of(*arguments: str, **environment: str) -> str:
-    """What `python arguments…` prints; it must end well."""
+    """Return the output of `python arguments…`, which must exit with 0."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", *arguments],
         env={"DEEPLINK_VENDOR": "reference", **os.environ, **ENVIRONMENT, **environment},

@@ -47,7 +47,7 @@ def test_the_numbers_are_those_of_plain_cpu(name: str) -> None:
         later = both.submit(run, name, DEEPLINK_VENDOR="cpu")
         here, cpu = run(name), later.result()
     assert here.pop("is_cuda") and cpu.pop("is_cuda")
-    assert not here.pop("host_is_cuda", False)  # plain CPU cannot tell its host from its device
+    assert not here.pop("host_is_cuda", False)  # on plain CPU host and device are equal
     cpu.pop("host_is_cuda", None)
     for key in ("gpus", "type"):  # what the devices themselves differ in
         assert here.pop(key, 2) in (2, "torch.cuda.FloatTensor")

@@ -19,7 +19,7 @@ DITORCH = ("-m", "ditorch", "run")
 
 
 def need(*packages: str, before: str = "sys") -> None:
-    """Skips where a package cannot be imported, and says what to install.
+    """Skips where a package cannot be imported, with the package to install.
 
     `before` is a module of the folder that makes it importable.
     """
@@ -42,7 +42,7 @@ def run(name: str, *arguments: str, **environment: str) -> dict[str, Any]:
 
 
 def run_cpu(name: str, *arguments: str) -> dict[str, Any]:
-    """The same program without ditorch, told to use the CPU."""
+    """Run a program without ditorch, on the CPU."""
     return result_of(str(SCRIPTS / f"{name}.py"), *arguments, "--cpu")
 
 

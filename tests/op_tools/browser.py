@@ -26,7 +26,7 @@ class Browser:
 
     def __init__(self, width: int = 1320, height: int = 900) -> None:
         path = installed()
-        assert path is not None  # ask `installed` first
+        assert path is not None  # check `installed` first
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         to_read, self._to = os.pipe()
         self._from, to_write = os.pipe()
@@ -86,7 +86,7 @@ class Browser:
         return found
 
     def open(self, page: Path, seconds: float = 30.0) -> None:
-        """Loads a page of ours, and waits until it has drawn itself or said why not."""
+        """Loads a page of ours, and waits until it is rendered or reports an error."""
         self.call("Page.enable")
         self.call("Page.navigate", url=page.resolve().as_uri())
         until = time.monotonic() + seconds

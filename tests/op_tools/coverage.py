@@ -56,7 +56,7 @@ TOOLS: dict[str, Callable[[], Any]] = {
     "OpFallback, aten": lambda: op_tools.OpFallback(level="aten"),
 }
 SUBSTITUTES = ("OpFallback", "OpFallback, aten", "OpDtypeCast")
-# What is known, with its reason: (tool, operator) -> why.
+# Known failures, with the reason: (tool, operator) -> why.
 BY_DEVICE_TYPE = "torch chooses the accumulation of this function by the type of the device"
 KNOWN = {
     ("OpFallback", "nn.functional.linear_cross_entropy.chunked"): BY_DEVICE_TYPE,
@@ -119,7 +119,7 @@ def check(op: Any, sample: Any, dtype: str, tool: str, plain: Ran, device: str) 
             seen = run(op, sample, device)
             if tool == "OpTimeMeasure":  # the second call of a kind is timed natively
                 seen = run(op, sample, device)
-    except Exception as error:  # a crash is what is looked for
+    except Exception as error:  # only crashes count
         return f"crash: {type(error).__name__}: {str(error)[:200]}"
     if tool_errors.problems():
         problem = tool_errors.problems()[0]

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-# Where tests that can run on a card do. The reference device hides CUDA, so it is one or the other.
+# The device of tests that can run on a GPU. The reference device hides CUDA, so it is one or the other.
 CARD = "cuda" if os.environ.get("TESTS_ON_CARD") else "dipu"
 
 
 class Small(nn.Module):
-    """BatchNorm beside Linear, dropout, an in-place ReLU, attention in a checkpoint."""
+    """BatchNorm and Linear, dropout, an in-place ReLU, attention in a checkpoint."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()

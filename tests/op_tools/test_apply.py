@@ -23,7 +23,7 @@ def vector(*values: float) -> torch.Tensor:
 
 @pytest.fixture
 def library() -> Iterator[Any]:
-    """A library of somebody else's, and a program that took a function of it by its name."""
+    """A third-party library, and a program that took a function of it by its name."""
     module, program = types.ModuleType("acme_ops"), types.ModuleType("acme_program")
     exec(
         "def twice(x, name=None, func=None):\n    return x * 2\n"

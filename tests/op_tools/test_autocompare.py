@@ -229,7 +229,7 @@ def test_the_graph_is_not_kept_alive() -> None:
         assert torch.dipu.memory_allocated() == before
 
 
-# What cannot be compared is said.
+# Calls that cannot be compared are reported.
 
 
 @pytest.mark.parametrize(
@@ -412,7 +412,7 @@ def test_under_a_default_device() -> None:
 def test_one_wrong_element_is_named_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     x = on_device(8, 8)
     with torch.dipu.quirk("bit_flip", "mul", p=1.0, seed=2), OpAutoCompare() as tool:
-        x * 3  # the guilty line
+        x * 3  # the faulty line
         x + 3
     (failure,) = tool.failures
     assert (failure.name, failure.item, failure.direction) == (

@@ -1,4 +1,4 @@
-"""OpAutoCompare on models: nothing is accused on a healthy device, the guilty one on a faulty."""
+"""OpAutoCompare on models: no reports on a correct device, the faulty operator on a faulty one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SGD = functools.partial(torch.optim.SGD, momentum=0.9)
 def accused(
     case: Case, types: str, level: str, steps: int = 1, seed: int = 0, bitwise: bool = True
 ) -> tuple[int, str]:
-    """How many results were compared, and which are said to be wrong."""
+    """How many results were compared, and which are reported as wrong."""
     dtype, autocast = TYPES[types]
     # AdamW's epsilon is nothing in float16
     optimizer = SGD if dtype == torch.float16 else torch.optim.AdamW

@@ -17,7 +17,7 @@ from tests.opinfo.core import load_ops
 
 SAMPLES = 3
 TYPES = (torch.float32, torch.bfloat16, torch.int64)
-# The device is not the CPU here (see its gaps.toml), and the tool says so.
+# The device is not the CPU here (see its gaps.toml), and the tool reports it.
 KNOWN = {
     ("nn.functional.linear_cross_entropy", "chunked", "bfloat16"),
     ("nn.functional.linear_cross_entropy", "chunked_none", "bfloat16"),

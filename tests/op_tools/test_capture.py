@@ -324,7 +324,7 @@ def test_a_folder_that_cannot_be_written_is_told_at_the_start(
     with pytest.raises(SettingError, match="set OP_TOOLS_RESULTS to a folder"):
         tool.start()
     monkeypatch.setenv("OP_TOOLS_RESULTS", str(tmp_path / "good"))
-    with tool:  # it can be started once it is mended
+    with tool:  # it can be started once it is fixed
         torch.ones(1, device="dipu") + 1
     assert len(load_cases(tmp_path / "good")) == 2
 
@@ -468,7 +468,7 @@ def test_the_module_level_captures_a_module(form: str) -> None:
 
 
 def test_a_parameter_can_be_made_while_kernels_are_watched() -> None:
-    """Its memory becomes that of a subclass, which a tensor that Python has seen cannot."""
+    """A parameter's memory becomes that of a subclass, which a tensor seen by Python cannot."""
     with op_tools.OpCapture(level="aten", format="packed"):
         made = torch.nn.Parameter(torch.ones(2, device="dipu"))
         other = torch.ones(2, device="dipu").as_subclass(torch.nn.Buffer)

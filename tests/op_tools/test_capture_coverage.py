@@ -29,4 +29,4 @@ def test_all_captured_operators_come_back(form: str) -> None:
     wrong = [result for result in found if not result.good]
     assert len(found) > 3000
     assert [result for result in wrong if result.op not in capture_coverage.KNOWN] == []
-    assert {result.op for result in wrong} == set(capture_coverage.KNOWN)  # none of them is mended
+    assert {result.op for result in wrong} == set(capture_coverage.KNOWN)  # none of them is fixed

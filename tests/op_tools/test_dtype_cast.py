@@ -60,7 +60,7 @@ def test_under_autocast_the_arguments_get_one_type() -> None:
     x, layer = torch.randn(4, 8).to("dipu"), torch.nn.Linear(8, 8).to("dipu")
     amp = torch.autocast("dipu", dtype=torch.bfloat16)
     with amp, op_tools.OpDtypeCast(casts="float32->float64"):
-        wide = layer(layer(x))  # a bfloat16 argument beside float32 weights
+        wide = layer(layer(x))  # a bfloat16 argument with float32 weights
     assert wide.dtype == torch.bfloat16 and not tool_errors.problems()
     exact = layer.to("cpu").double()(layer(x.cpu().double()).bfloat16().double())
     torch.testing.assert_close(wide.cpu(), exact.bfloat16(), rtol=1e-2, atol=1e-2)

@@ -1,4 +1,4 @@
-"""The end of a program that nobody has told the tools of, and that of a forked child."""
+"""The exit of a program that does not stop its tools, and of a forked child."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A captured call as a script of its own: it runs with torch alone, and tells when it differs."""
+"""A captured call as a script of its own: it runs with torch alone, and reports differences."""
 
 from __future__ import annotations
 

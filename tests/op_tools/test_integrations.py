@@ -1,4 +1,4 @@
-"""Callbacks of trainers: tools work in the steps that were asked for, and only there."""
+"""Callbacks of trainers: tools work in the requested steps, and only there."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def work() -> None:
 
 
 def trained(callback: Any, steps: int) -> None:
-    """As transformers' Trainer calls it: the step is counted before its end is told."""
+    """As transformers' Trainer calls it: the step is counted before its end is reported."""
     state = types.SimpleNamespace(global_step=0)
     for _ in range(steps):
         callback.on_step_begin(None, state, None)

@@ -1,4 +1,6 @@
-"""A step of training is told natively as by Python: on a card, where there is one."""
+"""Records of a training step are equal with and without the native part: on a GPU, if
+there is one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the name of an operator says of its arguments and results."""
+"""The information about arguments and results in the name of an operator."""
 
 from __future__ import annotations
 

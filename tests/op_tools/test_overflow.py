@@ -15,7 +15,7 @@ from tests.op_tools import small
 def test_the_maker_is_named_with_line_module_and_inputs() -> None:
     class Bad(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.log(x - 2)  # the guilty line
+            return torch.log(x - 2)  # the faulty line
 
     model = nn.Sequential(nn.Identity(), Bad())
     with op_tools.OpOverflowCheck() as tool:
@@ -106,7 +106,7 @@ def test_a_grad_scaler_is_mentioned() -> None:
 
 @pytest.fixture(params=["host", "kernel", "python"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Who looks at the values: the native part on the host, a kernel of the device, or Python."""
+    """What checks the values: the native part on the host, a kernel of the device, or Python."""
     if request.param == "kernel":
         request.getfixturevalue("starts")
     elif request.param == "python":

@@ -49,7 +49,7 @@ def test_a_process_that_ended_but_was_not_buried_counts_as_ended() -> None:
     with sleeper() as process:
         rows = samples(find(process.pid), 0.05, Devices())
         assert next(rows)
-        process.kill()  # it stays as a zombie until somebody waits for it
+        process.kill()  # it stays as a zombie until a process waits for it
         for _ in rows:
             pass
 

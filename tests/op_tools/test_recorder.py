@@ -340,7 +340,7 @@ def test_it_waits_for_the_loss_where_that_costs_little(cost: float, waits: bool)
 def test_a_compiled_model_is_compiled_once_under_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its hooks around modules, and other tools', are no part of what is compiled."""
+    """Hooks around modules, of this and other tools, are no part of what is compiled."""
     monkeypatch.setattr(measurements, "SHARE", 100.0)
     graphs = []
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())

@@ -79,7 +79,7 @@ def test_a_timed_run_has_groups_with_operations_and_bytes(
     (linear,) = [g for g in content.groups if g.op.endswith("linear") and g.direction == "forward"]
     assert (linear.calls, linear.flops) == (1, 2 * 8 * 64 * 32)
     assert linear.bytes > 0
-    assert content.clock == "us"  # the trace says when; the table of times only how long
+    assert content.clock == "us"  # the trace has the time; the table of times only the duration
     assert {row.op for row in content.rows if row.direction == "backward"} >= {linear.op}
     assert exports.perfetto(content, tmp_path / "again.json") >= len(content.rows)
     events = json.loads((tmp_path / "again.json").read_text())

@@ -228,7 +228,7 @@ def test_a_slice_of_the_result_is_the_result_of_the_small_call(
 
 
 def _compared(found: Any, wanted: Any) -> tuple[Any, Any]:
-    if type(wanted) is tuple:  # what a slice says nothing of is None
+    if type(wanted) is tuple:  # None where a slice does not apply
         kept = [at for at, value in enumerate(wanted) if value is not None]
         return [found[at] for at in kept], [wanted[at] for at in kept]
     return found, wanted
@@ -520,7 +520,7 @@ def test_the_program_never_waits_for_its_device(
 ) -> None:
     # as on a GPU, whose memory the host does not see
     monkeypatch.setattr(statistics, "kind_is_seen", lambda kind: kind == "cpu")
-    monkeypatch.setattr(Background, "offer", lambda own, work, seconds: True)  # nobody judges
+    monkeypatch.setattr(Background, "offer", lambda own, work, seconds: True)  # no judge runs
     step = training()
     for _ in range(2):
         step()

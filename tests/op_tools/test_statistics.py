@@ -376,7 +376,7 @@ def test_a_backward_pass_after_the_end_is_written(tmp_path: Path) -> None:
 
 
 def _tensors(found: Any) -> list[dict[str, Any]]:
-    """What lines tell of tensors, in order."""
+    """The tensors in lines, in order."""
     if isinstance(found, dict):
         return [found] if "dtype" in found else _tensors(list(found.values()))
     return [one for each in found for one in _tensors(each)] if isinstance(found, list) else []
@@ -417,7 +417,7 @@ def test_without_the_native_part_the_lines_are_the_native_ones(
     native = recorded("native")
     if level == "api":
         monkeypatch.setattr(native_library, "helper", lambda: None)
-    else:  # a dispatch mode, without the native part, is told of other kernels than its observers
+    else:  # a dispatch mode, without the native part, sees other kernels than its observers
         monkeypatch.setattr(statistics_store, "statistics_sink", lambda *given, **more: None)
         monkeypatch.setattr(statistics, "native_library", SimpleNamespace(helper=lambda: None))
     reference = recorded("reference")
@@ -582,7 +582,7 @@ def test_a_kernel_is_launched_without_python_where_its_vendor_says_how(
 
 
 def _dense(row: tuple[int, ...], held: list[torch.Tensor]) -> tuple[int, ...]:
-    """A row of the table whose values lie one after the other, of one that tells of gaps."""
+    """A row of the table whose values lie one after the other, of a non-contiguous one."""
     address, size, kind = row
     if not kind & 32:
         return row

@@ -33,7 +33,7 @@ def test_memory_that_is_used_again_is_reduced_again(starts: list[int], tmp_path:
             places.add(y.data_ptr())
             y.neg()
             del y
-            written.add_(x)  # what waits is read, and given back
+            written.add_(x)  # pending work is read, and given back
     assert len(places) < 50
     assert [line["outputs"][0]["max"] for line in lines(tmp_path, "aten.add.")] == list(range(50))
     assert [line["inputs"][0]["max"] for line in lines(tmp_path, "aten.neg")] == list(range(50))

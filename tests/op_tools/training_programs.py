@@ -142,7 +142,7 @@ OPTIMIZERS = [
 
 
 class Program:
-    """One training, decided by its seed; `describe()` says what it does."""
+    """One training, decided by its seed; `describe()` describes it."""
 
     def __init__(self, seed: int, *, dropout: bool = True) -> None:
         choice = random.Random(seed)

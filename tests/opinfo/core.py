@@ -48,7 +48,7 @@ def check(
 ) -> Outcome:
     """Run the samples of `op` (at most `limit`) on the CPU and on `device` and compare.
 
-    `bound` is how far off a device may be that says so; None: no further than torch allows anyone.
+    `bound` is a device's own tolerance; None: torch's tolerance.
     """
     started = time.perf_counter()
     outcome = Outcome(op.full_name, dtype)
@@ -121,7 +121,7 @@ def _hold(actual: Any, expected: Any, how: _How, wide: Callable[[], Any]) -> Non
             raise  # it runs the CPU's kernels: another result is a fault
         try:
             near = as_near(actual, expected, wide())
-        except Exception:  # float64 cannot tell
+        except Exception:  # float64 cannot represent it
             near = False
         if not near:
             raise

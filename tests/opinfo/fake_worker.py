@@ -1,4 +1,4 @@
-"""A worker that does to itself what its task's name says; for the tests of the workers."""
+"""A worker that crashes or hangs as its task's name selects, for the tests of the pool."""
 
 from __future__ import annotations
 

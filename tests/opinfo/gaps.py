@@ -39,7 +39,7 @@ def read_gaps(path: Path = REFERENCE) -> list[Gap]:
 
 
 def find_gap(gaps: Sequence[Gap], op: str, dtype: str) -> Gap | None:
-    """The first gap that says something about this op in this dtype."""
+    """The first gap for this op in this dtype."""
     return next((gap for gap in gaps if gap.op == op and gap.dtype in ("*", dtype)), None)
 
 

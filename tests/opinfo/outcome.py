@@ -1,4 +1,4 @@
-"""What became of an op, as workers tell it; known without torch."""
+"""What became of an op, as sent by workers; imports no torch."""
 
 from __future__ import annotations
 

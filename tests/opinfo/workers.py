@@ -23,7 +23,7 @@ class Task:
     op: str
     dtype: str
     device: str = "dipu"
-    bound: float | None = None  # what the device says it may be off
+    bound: float | None = None  # the device's own tolerances
 
 
 class LostWorkerError(RuntimeError):

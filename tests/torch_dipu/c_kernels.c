@@ -159,7 +159,7 @@ diopiError_t diopiNormalInp(diopiContextHandle_t ctx, diopiTensorHandle_t inout,
     return diopiSuccess;
 }
 
-/* Two faults: behind the result, and behind memory that it asked for. */
+/* Two faults: behind the result, and behind memory that it requested. */
 diopiError_t diopiExp(diopiContextHandle_t ctx, diopiTensorHandle_t out,
                       diopiConstTensorHandle_t input) {
     (void)ctx, (void)input;

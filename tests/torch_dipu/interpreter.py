@@ -16,7 +16,7 @@ def run_python(source: str, **environment: str) -> subprocess.CompletedProcess[s
 
 
 def output_of(source: str, **environment: str) -> str:
-    """What the source prints; it must end well."""
+    """Return the output of a source, which must exit with 0."""
     done = run_python(source, **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

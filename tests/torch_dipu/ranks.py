@@ -158,7 +158,7 @@ def _new_group(rank: int, device: torch.device) -> Any:
 
 
 def _left_at_once(rank: int, device: torch.device) -> Any:
-    """Whoever hears first that it is done leaves; the other hears it all the same."""
+    """The first rank to be notified leaves; the other is still notified."""
     found = []
     for _ in range(40):
         group = dist.new_group([0, 1])

@@ -1,4 +1,6 @@
-"""What each rank does in the tests of reductions, beside what it means in the widest type."""
+"""The program of each rank in the tests of reductions, with the expected result in
+the widest type.
+"""
 
 from __future__ import annotations
 

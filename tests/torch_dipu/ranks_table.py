@@ -1,4 +1,4 @@
-"""Every collective with every dtype, at once and later: what each rank gets, beside its meaning."""
+"""Every collective with every dtype, blocking and async: each rank's result against its meaning."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.torch_dipu.test_distributed import EXPECTED, run_ranks
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "droplet"
 # The chip reduces no float16 and no complex numbers, computes float64 as float32, and its
-# communicator cannot receive from whoever sends first, nor send much before the other receives.
+# communicator cannot receive from any rank, nor send much before the other receives.
 LACKS = {f"reductions {name}" for name in ("float64", "float16", "complex64")}
 LACKS |= {f"table {name}" for name in ("float16", "complex64", "float8_e4m3fn")}
 LACKS |= {"average of large halves", "recv from any", "isend before irecv", "carried by"}
@@ -24,7 +24,7 @@ TRIED = [
     "carried by",
     "reductions float16",
     "recv from any",
-]  # the last leaves a message that nobody takes
+]  # the last leaves a message that no rank receives
 
 
 @pytest.fixture(scope="module")

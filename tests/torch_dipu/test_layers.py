@@ -68,7 +68,7 @@ def _same(actual: list[Tensor], expected: list[Tensor]) -> None:
         torch.testing.assert_close(mine.detach().cpu(), cpu.detach())
 
 
-# said by the CPU's own kernel, on the CPU too
+# raised by the CPU's own kernel, on the CPU too
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN:UserWarning")
 @pytest.mark.parametrize(("name", "make", "shape"), CASES, ids=[case[0] for case in CASES])
 def test_a_layer_gives_the_cpus_outputs_and_gradients(

@@ -6,7 +6,7 @@ from tests.torch_dipu.interpreter import run_python
 
 
 def _checked(source: str, level: int = 1, backtrace: bool = False) -> str:
-    """What a program says on stderr with the check on; it must end well."""
+    """Return a program's stderr with the check on; it must exit with 0."""
     done = run_python(
         source,
         DIPU_MEM_CHECK=str(level),

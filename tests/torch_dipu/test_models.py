@@ -1,5 +1,5 @@
 """Models of transformers, tiny ones from their configurations, on a vendor's kernels: loss and
-gradients beside the CPU's.
+gradients against the CPU's.
 """
 
 from __future__ import annotations

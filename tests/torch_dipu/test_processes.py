@@ -89,7 +89,7 @@ os.waitpid(child, 0)
 
 
 def _fill(inbox: Any, outbox: Any) -> None:
-    """In the other process: read the shared tensor, change it, tell the producer."""
+    """In the other process: read the shared tensor, change it, notify the producer."""
     import torch_dipu  # noqa: F401
 
     tensor = inbox.get(timeout=300)

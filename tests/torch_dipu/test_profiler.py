@@ -19,7 +19,7 @@ from torch_dipu import routes
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
 
-# torch 2.11 says so at the end of every profile
+# torch 2.11 warns at the end of every profile
 pytestmark = pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning")
 
 

@@ -82,7 +82,7 @@ def test_an_overrun_changes_the_bytes_after_the_output() -> None:
 
 
 def in_time(seconds: float, ask: Callable[[], tuple[bool, ...]]) -> tuple[bool, ...]:
-    """What is answered within that time; where the machine held the host up, it asks again."""
+    """Return the answer within the time; retry where the machine delayed the host."""
     while True:
         torch.dipu.synchronize()
         begun = time.monotonic()

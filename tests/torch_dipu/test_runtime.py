@@ -1,4 +1,4 @@
-"""The table between a chip and torch_dipu: its Python face mirrors dipu_runtime.h."""
+"""The table between a chip and torch_dipu: its Python interface mirrors dipu_runtime.h."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ class _Sources:
     """The content of the sources at the last build of a folder.
 
     Ninja compares time stamps. A file that was replaced by an older one (`cp -p`, an unpacked
-    archive) looks unchanged to it, and its object would be of other sources than the name states.
+    archive) counts as unchanged, and its object would be of other sources than the name states.
     """
 
     def __init__(self, folder: Path, names: list[str]) -> None:

@@ -149,7 +149,7 @@ def compare(
 ) -> None:
     """Raise AssertionError if the device's result differs from the CPU's; values only if `exact`.
 
-    `bound` returns the tolerance of a dtype, or None for torch's default. Python numbers are looked
+    `bound` returns the tolerance of a dtype, or None for torch's default. Python numbers are keyed
     up
     by their torch dtype.
     """

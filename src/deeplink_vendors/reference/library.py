@@ -13,7 +13,9 @@ _library: ctypes.CDLL | None = None
 
 
 def runtime() -> ctypes.CDLL:
-    """The library, configured by DIPU_DEVICE_COUNT and DIPU_DEVICE_MEMORY when first asked for."""
+    """Return the library, configured by DIPU_DEVICE_COUNT and DIPU_DEVICE_MEMORY at
+    the first call.
+    """
     global _library
     if _library is None:
         _library = ctypes.CDLL(str(native.build(["dipu_reference"], log.warning)["dipu_reference"]))

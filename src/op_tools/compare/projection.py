@@ -251,7 +251,7 @@ def greatest(tensors: Sequence[Tensor]) -> Tensor | None:
 
 @contextmanager
 def _quiet(kind: str) -> Iterator[None]:
-    """Neither autograd nor a mode of the program nor autocast sees what the check computes."""
+    """Hide what the check computes from autograd, autocast and the modes of the program."""
     with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction():
         if not torch.is_autocast_enabled(kind):
             yield

@@ -51,7 +51,7 @@ def is_seen(tensor: Tensor) -> bool:
 
 @cache
 def kind_is_seen(kind: str) -> bool:
-    """The same, of a kind of device."""
+    """Whether the host can read the memory of this kind of device."""
     if kind == "cpu":
         return True
     module = torch.get_device_module(kind)

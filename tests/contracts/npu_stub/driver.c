@@ -82,7 +82,7 @@ int aclrtMemsetAsync(void* to, size_t room, int32_t value, size_t size, void* st
   return aclrtMemset(to, room, value, size);
 }
 
-// ---- streams and events: what was asked for is done when the call returns
+// ---- streams and events: the work is complete when the call returns
 
 typedef struct { double milliseconds; } Event;
 

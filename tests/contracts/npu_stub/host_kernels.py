@@ -14,7 +14,7 @@ from torch.library import Library
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 KEY = "PrivateUse1"
-# torch_npu's own stay: they ask the driver for memory, or only look at it in another way
+# torch_npu's own stay: they allocate memory from the driver, or are views
 OWN = """
 _copy_from_and_resize _local_scalar_dense _pin_memory _reshape_alias as_strided empty empty_like
 empty_strided is_pinned new_empty_strided record_stream resize_ resize_as_ set_ squeeze unfold

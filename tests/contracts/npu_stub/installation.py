@@ -1,6 +1,6 @@
 """The real torch_npu from the package registry, with the stub of its driver, in folders of a test.
 
-It is never installed beside torch: its entry point would stop every `import torch` there.
+It is never installed next to torch: its entry point would stop every `import torch` there.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Installation:
             "ASCEND",
             "DITORCH",
             "TORCH_",
-        )  # what the machine says of its own chips and wishes
+        )  # settings of the machine for its own chips
         return {k: v for k, v in given.items() if not k.startswith(theirs)} | ours
 
 

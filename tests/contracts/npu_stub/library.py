@@ -31,7 +31,7 @@ def build(package: Path, folder: Path) -> None:
 
 
 def needed(package: Path) -> set[str]:
-    """The driver's functions that the libraries of the package ask for, and do not have."""
+    """The driver's functions that the libraries of the package import and do not define."""
     libraries = [*package.glob("lib/lib[nt]*.so"), *package.glob("_C*.so")]
     return _symbols(libraries, "--undefined-only") - _symbols(libraries, "--defined-only")
 

@@ -1,7 +1,7 @@
 """What CUDA code does, tried on the real torch_npu over the stub: one function per behaviour.
 
 A program of its own: `python -m tests.contracts.npu_stub.probes TOOL FILE` redirects CUDA by
-ditorch or by torch_npu's own tool, and writes what each probe said: nothing, or its error.
+ditorch or by torch_npu's own tool, and writes each probe's error, or nothing.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ def said(probe: Probe) -> str:
 
 
 def main() -> None:
-    """Redirects CUDA, runs every probe, writes what they said."""
+    """Redirects CUDA, runs every probe, writes their errors."""
     tool, file = sys.argv[1:]
     importlib.import_module(TOOLS[tool])
     kernels = host_kernels.install()

@@ -1,4 +1,4 @@
-"""Vendors that are broken before the first call: the command says how, and what to do."""
+"""Vendors that are broken before the first call: the command reports the error and a remedy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ diopiError_t diopiNeg(diopiContextHandle_t ctx, diopiTensorHandle_t out,
 
 
 def vendor(folder: Path, name: str, library_path: Path | None, config: str = "") -> str:
-    """A module of that name beside which the config lies; what `--vendor` is given for it."""
+    """A module of that name in the folder of the config; return the value of `--vendor` for it."""
     package = folder / name
     package.mkdir()
     (package / "__init__.py").touch()

@@ -13,12 +13,12 @@ from diopi.conformance.command import Request, run
 from diopi.conformance.results import results
 
 VENDOR = "tests.diopi.conformance.broken"
-WRONG = {  # what each does, and the check that says so
+WRONG = {  # what each does, and the check that reports it
     "sin": "crashed",
     "cos": "hung",
     "sinh": "dtype",
     "cosh": "shape",
-    "tanh": "values",  # or, where the memory beside it holds none, a NaN
+    "tanh": "values",  # or, where the adjacent memory has none, a NaN
     "exp": "guard",
     "neg": "inputs",
     "sqrt": "call",

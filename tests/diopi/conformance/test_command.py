@@ -1,4 +1,6 @@
-"""The commands: a run with its reports, resume, one case, baselines, models, the old face."""
+"""The commands: a run with its reports, resume, one case, baselines, models, the older command
+line.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ DROPLET = ROOT / "examples" / "droplet"
 HEADERS = (cabi.include(), ROOT / "src" / "torch_dipu" / "csrc" / "include", DROPLET / "src")
 PLANTED = "Exp Ceil Neg Abs Cos Sin Log".split()
 OPS = "exp ceil neg abs sub sin cos log".split()
-# op, the check that fails, and what the message says
+# op, the check that fails, and a part of the message
 FAULTS = [
     ("exp", "guard", "diopiExp wrote 4 bytes past the end of its result"),
     ("ceil", "values", "diopiCeil is wrong"),

@@ -1,4 +1,4 @@
-"""A vendor's kernels on a device of its own: what they are given, and what is not theirs."""
+"""A vendor's kernels on a device of its own: their arguments, and calls that are not theirs."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_an_unknown_vendor_is_told_how_a_module_is_named() -> None:
 def test_float64_that_the_adaptor_runs_as_float32_is_judged_by_float32s_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A correct float32 kernel passes in float64, and the result says how it was judged."""
+    """A correct float32 kernel passes in float64, and the result states how it was judged."""
     package = tmp_path / "acme_floats"
     package.mkdir()
     (package / "__init__.py").write_text(
@@ -167,7 +167,7 @@ def test_float64_that_the_adaptor_runs_as_float32_is_judged_by_float32s_bound(
 
 
 def test_where_an_index_stands_twice_nothing_is_judged() -> None:
-    """Which of the values is kept there nobody says: no larger indices, none that repeat."""
+    """The kept value is undefined there, so no larger and no repeated indices are used."""
     limits = plan.tier_of("quick")
     for group in plan.groups(limits, [get("scatter_value"), get("index_copy")]):
         if group.source.endswith("+samples"):

@@ -177,7 +177,7 @@ def test_memory_that_is_kept_is_counted_and_a_cycle_is_not() -> None:
 
     found = memory.kept(lambda: kept.append(torch.zeros(100)), "cpu")
     if not found:
-        pytest.skip("the C library does not tell what is in use")
+        pytest.skip("the C library does not report memory in use")
     assert 400 <= found["host"] < 2000
     assert memory.kept(cycle, "cpu") == {}
     assert memory.kept(lambda: torch.zeros(100), "cpu") == {}

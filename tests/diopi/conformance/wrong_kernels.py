@@ -77,7 +77,7 @@ TIERS = "smoke", "quick"  # the second where the first finds nothing
 
 
 class _Worker(Worker):
-    """Looks for the wrong kernel of one op at a time; the first it is given when it starts."""
+    """Tests one op's wrong kernels at a time; the first op comes with the start."""
 
     name = ""
 
@@ -114,7 +114,7 @@ def _next(worker: _Worker, left: list[str]) -> None:
 
 
 def main() -> None:
-    """Answers names with what was found until nobody asks any more."""
+    """Answers names with their findings until the pipe closes."""
     line, _ = workers.connect()
     torch.set_num_threads(1)
     while (name := line.receive()) is not workers.CLOSED:

@@ -1,6 +1,6 @@
-"""torchvision beside a torch without CUDA: its wheel is made for CUDA and does not load its ops.
+"""torchvision with a torch without CUDA: its wheel is made for CUDA and does not load its ops.
 
-It fails on import, because it tells torch about ops that are then not there. Processors of images
+It fails on import, because it registers fake kernels of missing ops. Processors of images
 need no such op: they are declared here, empty.
 """
 

@@ -94,7 +94,7 @@ def _image(seed: int) -> Any:
 
 
 def _recorded() -> list[dict[str, Any]]:
-    """What the engine is asked for, in the order of the prompts."""
+    """The requests to the engine, in the order of the prompts."""
     from lmdeploy.pytorch.engine.engine_instance import EngineInstance
 
     stock = vars(EngineInstance)["async_stream_infer"]

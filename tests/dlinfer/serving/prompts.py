@@ -1,4 +1,4 @@
-"""What every framework is asked, and how: the same in each process."""
+"""The prompts for every framework, equal in each process."""
 
 LONG = "The quick brown fox jumps over the lazy dog. 0123456789 " * 4
 PROMPTS = ("How are you?", "Shanghai is", LONG, LONG + "Please", LONG + "China")

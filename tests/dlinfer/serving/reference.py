@@ -1,7 +1,7 @@
 """What stock transformers generates, in a process of its own: `… reference FOLDER REQUESTS`.
 
 REQUESTS is a file of torch.save: {model: [{"ids": [...], "pixels": tensor or None}]}; the tokens of
-each are printed as JSON. LMDeploy bans the end of text while it is told to go on: so here.
+each are printed as JSON. LMDeploy bans the end of text while it must continue: so here.
 """
 
 import json

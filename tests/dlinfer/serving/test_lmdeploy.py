@@ -26,7 +26,7 @@ def test_tokens_are_those_of_transformers(served: Any, mode: str) -> None:
 
 
 def test_each_mode_is_what_it_says(served: Any) -> None:
-    """A prefix is found again, where LMDeploy looks for one; a long prompt comes in parts; decoding
+    """A prefix is found again, where LMDeploy searches one; a long prompt comes in parts; decoding
     is two graphs, made before the first request: one row, and several.
     """
     sought = (served["model"], "prefix caching") not in runs.NOTES

@@ -188,7 +188,7 @@ def _internvl() -> Any:
 
 
 def _processor(here: Path) -> None:
-    """The files that tell how images are prepared."""
+    """The files that define the preparation of images."""
     tokenizer = json.loads((here / "tokenizer_config.json").read_text())
     tokenizer |= {
         "context_image_token": "<IMG_CONTEXT>",

@@ -1,4 +1,4 @@
-"""Actor-critic on a pole that is balanced here; the actions are drawn on the host.
+"""Actor-critic on a pole that is balanced here; the actions are sampled on the host.
 
 `--cpu` trains on the CPU.
 """

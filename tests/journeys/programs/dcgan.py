@@ -77,7 +77,7 @@ netG, netD = netG.to(device), netD.to(device)
 if device.type == "cuda" and ngpu > 1:
     netG = nn.DataParallel(netG, list(range(ngpu)))
     netD = nn.DataParallel(netD, list(range(ngpu)))
-# BCELoss is not for autocast, and says so
+# BCELoss refuses autocast
 criterion = nn.BCEWithLogitsLoss() if amp else nn.BCELoss()
 autocast = torch.autocast(device.type, dtype=torch.bfloat16, enabled=amp)
 scalerD = torch.amp.GradScaler(device.type, enabled=amp)

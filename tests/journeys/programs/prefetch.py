@@ -1,4 +1,4 @@
-"""A data prefetcher on its own stream, events that time it, nvtx ranges and memory figures."""
+"""A data prefetcher on its own stream, events that time it, nvtx ranges and memory statistics."""
 
 import json
 

@@ -23,7 +23,7 @@ def call(number: int, op: str, module: str = "", size: int = 8, norm: float | No
 
 
 def network(count: int, chance: random.Random, numbers: bool) -> list[Entry]:
-    """Layers that are alike, with the same few operators again and again."""
+    """Equal layers, with the same few operators again and again."""
     return [
         call(i, chance.choice(OPS), f"blocks.{i * 12 // count}", chance.choice((8, 16)),
              chance.uniform(1, 100) if numbers else None)

@@ -1,4 +1,4 @@
-"""Which operators make a program wrong: found by running it again, and nobody else accused."""
+"""Which operators make a program wrong: found by reruns, without false reports."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_after_kill_9_the_search_goes_on_where_it_was(program: Path) -> None:
     (program.parent / "kill").unlink()
     left = found_by(program)
     assert (left["status"], len(left["runs"]) >= 3) == ("running", True)
-    assert readers.read(program.parent / "out").findings  # a page says how far it came
+    assert readers.read(program.parent / "out").findings  # a page shows how far it came
     assert run_command(program, "--resume") == 1
     assert guilty(found_by(program)) == ["aten.op17.default"]
     assert len((program.parent / "runs").read_text()) <= alone + 2  # what was cut short, again

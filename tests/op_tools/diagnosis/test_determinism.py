@@ -66,7 +66,7 @@ def test_data_that_differ_are_not_blamed_on_the_operator() -> None:
 
 
 class Here(Command):
-    """Runs in this process, under what the settings ask for."""
+    """Runs in this process, under the settings' tools."""
 
     def start(
         self, values: Mapping[str, str], number: int, plan: dict[str, Any] | None = None

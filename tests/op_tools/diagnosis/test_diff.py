@@ -137,7 +137,7 @@ def test_the_command_writes_what_it_shows(
     assert found["verdict"].split(":")[0] in " ".join(capsys.readouterr().out.split())
     assert cli.status(["diff", *line[:3], str(tmp_path / "none" / "found.json")]) == 2
     shown = capsys.readouterr()
-    assert "cannot be written" in shown.err  # and what was found is shown all the same
+    assert "cannot be written" in shown.err  # the findings are shown nevertheless
     assert "aten.mm.default" in shown.out
 
 
@@ -248,7 +248,7 @@ def later(rank: int, data: Any, read: Any) -> list[Entry]:
 
 
 def test_a_result_that_came_later_is_judged_by_the_first_that_read_it() -> None:
-    """Also where it read a part: of a bucket of gradients, say."""
+    """The reader may read a part only, for example of a bucket of gradients."""
     right = {0: later(0, [1.0, 2.0], [6.0]), 1: later(1, [3.0, 4.0], [6.0])}
     assert [row["status"] for row in collectives.check(Recording(Path(), [], right), "a")] == [
         "right"

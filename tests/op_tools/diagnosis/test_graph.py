@@ -76,7 +76,7 @@ def test_a_parameter_or_data_that_are_bad_accuse_no_operator() -> None:
 
 
 def test_what_checkpointing_has_put_away_stays_there() -> None:
-    """To ask for it would compute it again, and the program could not any more."""
+    """Reading it would compute it again, which the program then could not do."""
     torch.manual_seed(0)
     net, runs = Net(), list[int]()
     net.up.register_forward_hook(lambda *_: runs.append(1))

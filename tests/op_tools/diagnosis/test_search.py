@@ -1,4 +1,4 @@
-"""The smallest set with which a check passes: what is found, and by how many checks."""
+"""The smallest set with which a check passes: the result, and the number of checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZES = st.integers(2, 1000)
 def search_for(
     bad: set[int], count: int, suspects: list[int] | None = None
 ) -> tuple[set[int], int]:
-    """What is found where the check passes when all of `bad` are elsewhere, and the checks made."""
+    """Return the result for a check that passes when all of `bad` are moved, and its checks."""
     search = Search(list(range(count)), lambda some: bad <= set(some))  # type: ignore[arg-type]
     found = search.run(suspects or [])
     return set(found), search.checks  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ def test_suspects_that_are_not_all_guilty_are_told_apart() -> None:
 @given(st.integers(2, 40), st.integers(0, 2**32))
 @settings(max_examples=100)
 def test_what_is_found_passes_and_none_of_it_can_be_left_out(count: int, seed: int) -> None:
-    """Also where more may hurt: a check that says anything at all, but the same each time."""
+    """More may hurt as well: the check returns any answer, but an equal one each time."""
 
     def check(some: frozenset[object]) -> bool:
         if len(some) == count:

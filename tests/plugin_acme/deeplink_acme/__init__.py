@@ -5,7 +5,7 @@ from pathlib import Path
 from deeplink.errors import VendorUnavailable
 from deeplink.vendor import Vendor
 
-DRIVER = Path(__file__).with_name("driver")  # a real vendor looks for /dev/acme0 or its library
+DRIVER = Path(__file__).with_name("driver")  # a real vendor checks /dev/acme0 or its library
 
 
 def is_available() -> bool:
@@ -21,6 +21,6 @@ vendor = Vendor(
     is_available,
     device_module="torch_dipu",
     runtime="deeplink_acme.runtime",
-    accelerator=False,  # asked for by name only: it would be in the way of nobody's real chip
+    accelerator=False,  # by name only: it must not hide a real chip
     note="ACME chip (made up)",
 )

@@ -32,6 +32,6 @@ class Node:
     attributes: dict[str, Any]
 
     def renamed(self, names: Mapping[str, str]) -> Node:
-        """The same operator, some of its values under other names."""
+        """Copy the operator with other names for some of its values."""
         inputs = [names.get(name, name) for name in self.inputs]
         return replace(self, inputs=inputs, outputs=tuple(names.get(n, n) for n in self.outputs))

@@ -58,8 +58,8 @@ def keep(
     key: str | None,
     restore: Callable[[Kept], Callable[..., Any]],
 ) -> Callable[[], bool] | None:
-    """What names a compiled graph to torch, in its first call, and says whether it could; None
-    where torch does not ask for it. A later process calls `restore`.
+    """Return a function that registers a compiled graph with torch and returns its success; None
+    where torch does not request it. A later process calls `restore`.
     """
     name, asked = torch_internals.precompiled_name(gm), _asked()
     rows = None if name is None or key is None else graph_cache.rows_of(gm)
@@ -91,7 +91,7 @@ def check(kept: Kept) -> None:
     """Raise where a process cannot use a stored trace."""
     asked = _asked()
     if asked is not None and asked != kept.asked:
-        raise CompileError(f"a trace was kept for {kept.asked}, and {asked} is asked for.")
+        raise CompileError(f"the stored trace is for {kept.asked}; requested is {asked}.")
     other = [name.source for name in kept.names if not name.holds()]
     if other:
         raise CompileError(f"a trace was kept where these were others: {', '.join(other)}.")

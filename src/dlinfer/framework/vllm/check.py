@@ -28,7 +28,7 @@ def check(norm: Any, gate: Any, attention: Any) -> None:
         raise DeeplinkError(
             f"vLLM's layers compute something else on dlinfer's ops: {told}; "
             f"allowed: {ALLOWED:g} of the largest result.",
-            "vLLM alone: unset DLINFER_VLLM. `DLINFER_VENDOR=reference` tells whether a kernel is "
+            "vLLM alone: unset DLINFER_VLLM. `DLINFER_VENDOR=reference` shows whether a kernel is "
             "wrong, or the adaptor.",
         )
 

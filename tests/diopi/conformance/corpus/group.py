@@ -1,4 +1,4 @@
-"""A group of kernels for one op, right ones and wrong ones, and what the judge says of them."""
+"""A group of kernels for one op, right ones and wrong ones, and their verdicts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the judge said of one kernel: the grade by profile."""
+    """The verdicts on one kernel: the grade by profile."""
 
     group: str
     dtype: str
