@@ -35,10 +35,11 @@ demo: setup build ## Train on the reference device, find and fix a fault of it, 
 test: setup build lint ## Set up, build, lint, and run the tests
 	$(STAGE) test $(PY) -m pytest $(PYTEST_ARGS)
 
-lint: setup ## ruff check, ruff format --check, clang-format, mypy --strict, licence lines
+lint: setup ## ruff check, ruff format --check, clang-format, mypy --strict, licence lines, prose
 	$(STAGE) lint $(VENV)/bin/ruff check .
 	$(STAGE) lint $(VENV)/bin/ruff format --check .
 	$(STAGE) lint $(PY) scripts/spdx --check
+	$(STAGE) lint $(PY) scripts/prose --check code
 	$(STAGE) lint $(VENV)/bin/clang-format --dry-run -Werror $(CPP)
 	$(STAGE) lint $(PY) -m mypy $(TYPED)
 

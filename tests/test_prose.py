@@ -67,6 +67,24 @@ def test_plain_english_and_quoted_words_are_no_findings(tmp_path: Path) -> None:
     assert prose(tmp_path, "--list") == (0, "")
 
 
+def test_a_term_that_is_wrapped_over_two_lines_is_found(tmp_path: Path) -> None:
+    write(tmp_path, "src/a.py", "# flush what\n# waits; values are looked\n# up in a table\n")
+    _, output = prose(tmp_path, "--list")
+    assert [line.split(": ", 2)[:2] for line in output.splitlines()] == [
+        ["src/a.py:1", "'what waits' (pending)"]
+    ]
+
+
+def test_code_and_documents_are_checked_apart(tmp_path: Path) -> None:
+    write(tmp_path, "README.md", "word " * 60 + "end.\n")
+    assert prose(tmp_path, "--check", "code")[0] == 0
+    assert prose(tmp_path, "--check", "documents")[0] == 1
+    write(tmp_path, "README.md", "Short.\n")
+    write(tmp_path, "src/a.py", '"""Those that wait."""\n')
+    assert prose(tmp_path, "--check", "documents")[0] == 0
+    assert prose(tmp_path, "--check", "code")[0] == 1
+
+
 def test_a_list_of_a_path_has_its_findings_only(tmp_path: Path) -> None:
     write(tmp_path, "src/a/x.py", "# nobody writes it\n")
     write(tmp_path, "src/b/x.py", "# nobody writes it\n")

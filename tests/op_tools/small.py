@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-# The device of tests that can run on a GPU. The reference device hides CUDA, so it is one or the other.
+# The device of tests that can run on a GPU. One of the two: the reference device hides CUDA.
 CARD = "cuda" if os.environ.get("TESTS_ON_CARD") else "dipu"
 
 
