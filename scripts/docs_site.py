@@ -156,6 +156,9 @@ def _nav(entries: list[Any], sections: dict[str, str], files: dict[str, Path]) -
             yield entry.replace("README.md", "index.md")
             continue
         ((title, inside),) = entry.items()
+        if isinstance(inside, str) and "*" not in inside:
+            yield {sections.get(title, title): inside}
+            continue
         if isinstance(inside, str):
             folder = posixpath.dirname(inside)
             pages = sorted(name for name in files if Path(name).match(inside))
@@ -176,7 +179,7 @@ def _flat(entries: list[Any]) -> Iterator[str]:
             yield entry
         else:
             for inside in entry.values():
-                yield from _flat(inside)
+                yield from _flat([inside] if isinstance(inside, str) else inside)
 
 
 def _toml(value: Any, path: tuple[str, ...] = ()) -> str:
