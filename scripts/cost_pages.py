@@ -53,8 +53,9 @@ TEXTS = {
             "[reference device](../../explanation/reference_device.md). CPU time counts all "
             "threads of the process, and hardly depends on other processes of the machine."
         ),
-        "how": "{command}, {runs} runs of {steps} steps, torch {torch}, Python {python}, {cores} "
-        "shared cores, {date}. The range is that of the runs.",
+        "how": "Measured by {command}; number of runs: {runs}, of {steps} steps each; "
+        "torch {torch}, Python {python}, {cores} shared cores, {date}. "
+        "A range is that of the runs.",
         "gpu": "No number of these tools on a GPU is available.",
         "chart": "Bars: CPU time of a step under each tool, as a multiple of the plain step",
         "head": ("what", "mean step", "first step", "written"),
@@ -75,7 +76,7 @@ TEXTS = {
             "[参考设备](../../../explanation/reference_device.md)上。"
             "CPU 时间包括进程的所有线程，几乎不受机器上其他进程的影响。"
         ),
-        "how": "{command}，{runs} 次运行，每次 {steps} 步，torch {torch}，Python {python}，"
+        "how": "由 {command} 测得，{runs} 次运行，每次 {steps} 步，torch {torch}，Python {python}，"
         "{cores} 个共享的核，{date}。区间是各次运行的范围。",
         "gpu": "目前没有这些工具在 GPU 上的数字。",
         "chart": "条形图：各工具下一个训练步的 CPU 时间与普通训练步之比",

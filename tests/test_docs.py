@@ -136,3 +136,32 @@ def test_the_readmes_lead_to_the_home_page_of_the_site() -> None:
 def test_every_chinese_page_has_an_english_twin() -> None:
     pages = [page.relative_to(CHINESE) for page in CHINESE.rglob("*.md")]
     assert [page for page in pages if not (DOCS / page).exists() and page.name != "README.md"] == []
+
+
+def test_a_broken_link_of_the_site_is_found(tmp_path: Path) -> None:
+    (tmp_path / "page").mkdir()
+    (tmp_path / "index.html").write_text('<h1 id="top">Home</h1><a href="page/#there">a</a>')
+    (tmp_path / "page/index.html").write_text(
+        '<h2 id="there">A</h2><a href="../#top">b</a><a href="../gone/">c</a><a href="#lost">d</a>'
+    )
+    assert docs_site.broken_links(tmp_path) == [
+        "page/index.html: ../gone/: no such page",
+        "page/index.html: #lost: no such heading",
+    ]
+
+
+def test_links_that_leave_the_pages_lead_to_pages_of_the_site() -> None:
+    files = docs_site.sources("en")
+    places = {path.resolve(): page for page, path in files.items()}
+    text = docs_site.relinked(DOCS / "index.md", "index.md", places, files)
+    assert "[examples](project/examples.md)" in text
+    page = DOCS / "howto" / "kernels_in_c.md"
+    text = docs_site.relinked(page, "howto/kernels_in_c.md", places, files)
+    assert "`src/diopi/include/diopi_runtime.h`" in text  # a file of the repository, no page
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning() -> None:
+    for package in ("zensical", "mkdocstrings", "mermaidx"):
+        pytest.importorskip(package, reason="the extra `docs` is not installed")
+    assert docs_site.build() == []
