@@ -234,9 +234,7 @@ def test_offline_times(run, captured: Path, more: list[str], tmp_path: Path) -> 
     assert str(captured) in out.replace("\n", "")
     assert "forward_elasped" in out
     assert ("backward_elasped" in out) is not bool(more)
-    saved = re.search(
-        r"op elasped info saved to (op_tools_results/op_time_measure_result/\S+)", out
-    )
+    saved = re.search(r"Timings written to (op_tools_results/op_time_measure_result/\S+)", out)
     assert saved is not None
     with (tmp_path / saved[1]).open() as lines:
         found = list(csv.DictReader(lines))
@@ -259,7 +257,7 @@ def test_times_forward_and_backward(run, usage: str, tmp_path: Path) -> None:  #
     out = run(usage)
     assert any("forward_elasped" in row for row in rows(out))
     assert any("backward_elasped" in row for row in rows(out))
-    saved = re.search(r"op elasped info saved to (\S+)", out)
+    saved = re.search(r"Timings written to (\S+)", out)
     assert saved is not None
     with (tmp_path / saved[1]).open() as lines:
         found = {row["name"]: row for row in csv.DictReader(lines)}

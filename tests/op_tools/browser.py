@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlencode
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
@@ -41,6 +42,7 @@ class Browser:
         os.close(to_read)
         os.close(to_write)
         self._number, self._rest = 0, b""
+        self.errors: list[str] = []  # of the scripts of the page, and of its console
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         self._session: str | None = attached["sessionId"]
@@ -71,10 +73,21 @@ class Browser:
         os.write(self._to, json.dumps(message).encode() + b"\0")
         while True:
             answer = self._answer()
+            self._note(answer)
             if answer.get("id") == self._number:
                 assert "error" not in answer, answer
                 result: dict[str, Any] = answer["result"]
                 return result
+
+    def _note(self, event: dict[str, Any]) -> None:
+        """Keep an exception or an error of the console."""
+        about = event.get("params", {})
+        if event.get("method") == "Runtime.exceptionThrown":
+            self.errors.append(str(about["exceptionDetails"]))
+        if event.get("method") == "Log.entryAdded" and about["entry"]["level"] == "error":
+            self.errors.append(about["entry"]["text"])
+        if event.get("method") == "Runtime.consoleAPICalled" and about["type"] == "error":
+            self.errors.append(str(about["args"]))
 
     def _answer(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
@@ -85,10 +98,13 @@ class Browser:
         found: dict[str, Any] = json.loads(text)
         return found
 
-    def open(self, page: Path, seconds: float = 30.0) -> None:
-        """Loads a page of ours, and waits until it is rendered or reports an error."""
-        self.call("Page.enable")
-        self.call("Page.navigate", url=page.resolve().as_uri())
+    def open(self, page: Path, seconds: float = 30.0, state: dict[str, str] | None = None) -> None:
+        """Load a page with a state in its address, and wait until it is drawn."""
+        for domain in ("Page", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+        self.call("Page.navigate", url="about:blank")
+        address = page.resolve().as_uri() + (f"#{urlencode(state)}" if state else "")
+        self.call("Page.navigate", url=address)
         until = time.monotonic() + seconds
         state = "document.documentElement?.dataset"
         while not self.js(f"{state}?.ready || {state}?.failed || ''"):
@@ -108,6 +124,11 @@ class Browser:
         """The page as it is seen, or all of it."""
         shot = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(shot["data"]))
+
+    def size(self, width: int, height: int) -> None:
+        """Show the page as on a screen of this size."""
+        how = {"deviceScaleFactor": 1, "mobile": width < 600}
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, **how)
 
     def dark(self, on: bool = True) -> None:
         """As on a desktop that prefers dark colours."""

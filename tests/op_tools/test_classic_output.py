@@ -300,4 +300,4 @@ def test_the_offline_times(captured: str, lines: Lines) -> None:
     for column in ("forward_elasped", "backward_elasped"):
         assert said.count(f"| name | forward_id | {column} | unit |") == 2
     assert "| name | forward_id | forward_elasped | backward_elasped | unit |" in said
-    assert any(re.match(r"op elasped info saved to \S+\.csv", line) for line in said)
+    assert any(re.match(r"Timings written to \S+\.csv", line) for line in said)

@@ -18,7 +18,7 @@ import torch
 import op_tools
 from deeplink import cli
 from deeplink.errors import DeeplinkError
-from op_tools.diagnosis.report import exports, html, readers
+from op_tools.diagnosis.report import exports, html, readers, summary
 from op_tools.diagnosis.report.model import Content, Row
 from op_tools.diagnosis.report.server import Server
 from tests.op_tools import browser
@@ -55,9 +55,11 @@ def test_a_compared_run_shows_what_is_wrong_and_where(
         torch.nn.functional.gelu(x.t()) + 1
     text = html.render(readers.read(tmp_path), Path(__file__).parent)
     label = f"reference device (CPU) (device dipu), torch {torch.__version__}, python "
-    assert f'<p id="device">{label}' in text
     head = head_of(text)
     assert head["devices"][0].startswith(label)
+    assert head["about"]["device"] == "reference device (CPU) (device dipu)"
+    assert head["about"]["torch"] == torch.__version__
+    assert {"command", "vendor", "python", "host", "date"} <= set(head["about"])
     assert head["findings"][0]["level"] == "bad"
     assert head["findings"][0]["title"] == "torch.nn.functional.gelu is wrong"
     assert head["operators"][0]["op"] == "torch.nn.functional.gelu"
@@ -192,6 +194,145 @@ def test_skipped_conformance_cases_are_not_counted_as_passed(
     assert sum(cell.count for cell in content.cells) == len(statuses) - statuses.count("skipped")
 
 
+def test_a_finished_conformance_run_shows_its_gaps_and_how_it_was_made(tmp_path: Path) -> None:
+    row = {"case": "add/float32/0", "status": "failed", "grade": "F", "error": 40.0}
+    (tmp_path / "results.jsonl").write_text(json.dumps(row | {"findings": []}) + "\n")
+    cell = {"op": "add", "dtype": "float32", "known": 1, "note": "float16"}
+    origin = {"machine": "a machine", "torch": "2.13", "python": "3.11", "day": "2026-01-01"}
+    summary = {"vendor": "acme", "tier": "quick", "cells": [cell], "complaints": ["interrupted"]}
+    summary |= {"origin": origin | {"seconds": 9.0, "cpu_seconds": 12.0}}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    names = ("op", "dtype", "status", "grade", "check", "message", "gap", "reproduce")
+    values = ("add", "float32", "failed", "F", "values", "far off", "todo: soon", "run it")
+    (tmp_path / "error_report.csv").write_text(f"{','.join(names)}\n{','.join(values)}\n")
+    content = readers.read(tmp_path)
+    (shown,) = content.cells
+    assert (shown.wrong, shown.known, shown.note) == (1, 1, "float16")
+    first, complaint = content.findings
+    assert (first.level, complaint.title) == ("warn", "interrupted")
+    assert "1 of the failures are known gaps of the vendor" in first.lines
+    assert first.next == "deeplink conformance --vendor acme --case 'add/float32/0'"
+    assert content.about["command"] == "deeplink conformance --vendor acme --tier quick"
+    assert content.about["duration"] == "9 s, 12 s of CPU"
+    assert content.tables[0].rows == [values]
+
+
+def test_a_verdict_is_shown_with_its_evidence_and_commands(tmp_path: Path) -> None:
+    found = {
+        "problem": "torch.mm, output forward: 3 of 4 elements differ",
+        "where": "/a/train.py:7 forward: y = torch.mm(a, b), module head, step 0",
+        "evidence": ["All 2 wrong calls have argument 1 that is transposed"],
+        "workaround": "deeplink run --fallback torch.mm train.py",
+        "next": "deeplink replay x --check",
+    }
+    name = f"op_autocompare_info_pid1_{STAMP}.problems.json"
+    (tmp_path / name).write_text(json.dumps({"torch.mm": found}))
+    (finding,) = readers.read(tmp_path).findings
+    assert (finding.title, finding.site) == ("torch.mm is wrong", "/a/train.py:7")
+    assert finding.where.endswith("module head, step 0")
+    assert finding.lines == ("output forward: 3 of 4 elements differ", *found["evidence"])
+    assert (finding.workaround, finding.next) == (found["workaround"], found["next"])
+
+
+def recorded(folder: Path, losses: list[float | None]) -> Path:
+    """What the flight recorder writes of a run with these losses; None is not finite."""
+    lines = [{"step": step, "loss": loss, "at": float(step)} for step, loss in enumerate(losses)]
+    folder.mkdir()
+    text = "".join(json.dumps(line) + "\n" for line in [*lines, {"end": 99.0}])
+    (folder / f"recorder_pid1_{STAMP}.0.jsonl").write_text(text)
+    return folder
+
+
+def test_a_loss_that_is_nan_is_marked_in_its_chart(tmp_path: Path) -> None:
+    content = readers.read(recorded(tmp_path / "a", [3.0, None, 1.0]))
+    (chart, *_) = summary.of(content)["charts"]
+    assert chart["title"] == "Loss"
+    assert chart["series"][0]["marks"] == [[1, "NaN"]]
+
+
+def test_the_losses_of_a_bisection_share_a_chart(tmp_path: Path) -> None:
+    run = {"number": 1, "ops": [], "places": [], "outcome": "failed", "reason": "loss 0 is 9"}
+    run |= {"seconds": 1.0, "log": ""}
+    runs = [
+        {**run, "purpose": "as it is", "losses": [9.0, 8.0]},
+        {**run, "purpose": "everything", "losses": [4.0, 2.0]},
+        {**run, "purpose": "search", "losses": [9.0, 8.0]},
+        {**run, "purpose": "search", "outcome": "passed", "losses": [4.0, 2.0]},
+    ]
+    guilty = {"op": "aten.mm.default", "places": [], "script": "repro.py", "evidence": ["pattern"]}
+    found = {"kind": "bisect", "status": "found", "verdict": "Cause: aten.mm.default."}
+    found |= {"guilty": [guilty], "runs": runs, "fix": "deeplink run --fallback mm train.py"}
+    found |= {"command": ["python", "train.py"], "seconds": 7.0}
+    (tmp_path / "bisect.json").write_text(json.dumps(found))
+    content = readers.read(tmp_path)
+    (finding,) = content.findings
+    assert finding.lines == ("pattern", "as it is: loss 0 is 9")
+    assert (finding.workaround, finding.next) == (found["fix"], "deeplink run repro.py")
+    assert content.about["command"] == "deeplink bisect python train.py"
+    (chart,) = content.charts
+    assert {series.name: series.values for series in chart.series} == {
+        "on the device": [9.0, 8.0],
+        "reference: every operator on the CPU": [4.0, 2.0],
+        "with the workaround": [4.0, 2.0],
+    }
+
+
+def test_errors_have_a_log_axis_with_the_tolerance() -> None:
+    content = Content(rows=[Row("mm", state="right", error=0.0), Row("mm", state="wrong", error=9)])
+    (chart,) = summary.of(content)["charts"]
+    assert (chart["log"], chart["tolerance"]) == (True, 1.0)
+
+
+def test_two_runs_share_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = recorded(tmp_path / "a", [3.0, 2.0]), recorded(tmp_path / "b", [3.0, 5.0, 9.0])
+    page = tmp_path / "page.html"
+    assert cli.status(["report", str(a), str(b), "-o", str(page)]) == 0
+    head = head_of(page.read_text())
+    assert [run["name"] for run in head["runs"]] == ["A: a", "B: b"]
+    (chart, *_) = head["charts"]
+    assert {series["name"]: series["values"] for series in chart["series"]} == {
+        "A: loss": [3.0, 2.0, None],
+        "B: loss": [3.0, 5.0, 9.0],
+    }
+
+
+def test_operators_of_two_runs_stand_beside_each_other() -> None:
+    runs = [
+        Content(title=name, rows=[Row("mm", state=state, error=error), Row(other)])
+        for name, state, error, other in (("x", "right", 0.0, "add"), ("y", "wrong", 7.0, "exp"))
+    ]
+    made = summary.side_by_side(*runs)
+    pairs = {pair["op"]: pair for pair in made.pairs}
+    assert made.pairs[0]["op"] == "mm"  # the worst first
+    assert (pairs["mm"]["A"]["wrong"], pairs["mm"]["B"]["wrong"]) == (0, 1)
+    assert pairs["add"]["B"] is None and pairs["exp"]["A"] is None
+    assert [row.run for row in made.rows] == [0, 0, 1, 1]
+    bad = [each["run"] for each in summary.of(made)["findings"] if each["level"] == "bad"]
+    assert bad == [1]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["a", "b", "c"], "report shows one run, or two side by side; found 3."),
+        (["--serve", "a", "b"], "--serve follows one run, found two."),
+        (["a", "nowhere"], "there is nothing at nowhere."),
+    ],
+)
+def test_runs_that_cannot_be_shown_are_refused(
+    words: list[str],
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in "abc":
+        recorded(tmp_path / name, [1.0])
+    assert cli.status(["report", *words]) == 2
+    assert text in capsys.readouterr().err
+
+
 def test_the_classic_table_of_a_comparison_is_enough(tmp_path: Path) -> None:
     columns = "forward_id,name,allclose,cosine_similarity,max_abs_diff,max_relative_diff,atol,rtol"
     text = f"{columns},error_info\n1,torch.add output,False,0.9,2.0,1,0.5,0,far off\n"
@@ -209,7 +350,7 @@ def test_the_page_is_whole_and_asks_for_nothing(tmp_path: Path) -> None:
 
 def test_the_script_and_the_style_are_in_the_package() -> None:
     names = {each.name for each in files("op_tools.diagnosis.report").iterdir()}
-    assert {"page.html", "style.css", "data.js", "charts.js", "page.js"} <= names
+    assert {"page.html", "style.css", *html.SCRIPTS} <= names
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
@@ -309,6 +450,106 @@ def test_a_hundred_thousand_calls_open_in_a_browser(tmp_path: Path) -> None:
         before = opened.js("document.querySelector('canvas').toDataURL()")
         opened.js("document.querySelector('[aria-label=\"Zoom in\"]').click()")
         assert opened.js("document.querySelector('canvas').toDataURL()") != before
+
+
+def compared(folder: Path, error: float) -> Path:
+    """A comparison of long names in many modules and steps, one result of each step is wrong."""
+    folder.mkdir()
+    rows = []
+    for number in range(240):
+        wrong = number % 60 == 7
+        row = {"op": "torch.nn.functional.scaled_dot_product_attention", "item": "grad[1]"}
+        row |= {"direction": "backward" if number % 2 else "forward", "step": number // 60}
+        row |= {
+            "module": f"model.layers.{number % 12}.self_attn.q_proj",
+            "site": "train_gpt.py:107",
+        }
+        row |= {"dtype": "bfloat16", "shape": [16, 32, 1024, 64], "passed": not wrong}
+        rows.append(row | {"ratio": error if wrong else 0.0, "message": ""})
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / f"op_autocompare_info_pid1_{STAMP}.jsonl").write_text(text)
+    return folder
+
+
+CUT = """[...document.querySelectorAll(
+    'td, th, dd, h1, h2, p, code, .virtual .row > *, .virtual .head > *')]
+    .filter((node) => node.scrollWidth > node.clientWidth + 1 && node.clientWidth > 0
+        || node.classList.contains('mono') && node.scrollHeight > node.clientHeight + 1)
+    .map((node) => node.textContent.slice(0, 80))"""
+OVERFLOWING = """[...document.querySelectorAll('.scroll, .virtual, nav ul')]
+    .filter((node) => node.scrollWidth > node.clientWidth + 1).map((node) => node.className)"""
+
+
+@needs_browser
+@pytest.mark.slow
+@pytest.mark.parametrize("two", [False, True], ids=["one run", "two runs"])
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_nothing_is_cut_at_1280_pixels(two: bool, language: str, tmp_path: Path) -> None:
+    runs = [compared(tmp_path / "a", 289574.7), *([compared(tmp_path / "b", 3.0)] if two else [])]
+    page = tmp_path / "page.html"
+    cli.status(["report", *map(str, runs), "-o", str(page)])
+    with browser.Browser(1280) as opened:
+        opened.open(page, state={"lang": language})
+        assert opened.js(CUT) == []
+        assert opened.js(OVERFLOWING) == []
+        assert opened.js("document.documentElement.scrollWidth") == 1280
+        assert opened.js("document.documentElement.lang") == language
+        assert "train_gpt.py:107" in opened.js("document.querySelector('#calls').innerText")
+        assert opened.errors == []
+
+
+@needs_browser
+@pytest.mark.slow
+def test_the_page_fits_a_telephone(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    cli.status(["report", str(compared(tmp_path / "a", 9.0)), "-o", str(page)])
+    with browser.Browser() as opened:
+        opened.size(400, 800)
+        opened.open(page)
+        assert opened.js("document.documentElement.scrollWidth") == 400
+
+
+@needs_browser
+@pytest.mark.slow
+def test_a_view_is_in_the_address_and_modules_lead_to_their_calls(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    cli.status(["report", str(compared(tmp_path / "a", 289574.7)), "-o", str(page)])
+    count = "document.querySelector('#calls .count').textContent"
+    with browser.Browser() as opened:
+        opened.open(page)
+        assert "background" in opened.js("document.querySelector('.heat td[style]').outerHTML")
+        opened.js("document.querySelector('.heat td[title*=\"289,575\"]').click()")
+        assert opened.js(count) == "5 of 240"
+        assert "module%3Dmodel.layers.7" in opened.js("location.hash")
+        opened.js("[...document.querySelectorAll('#modules .link')].at(0).click()")
+        assert opened.js("new URLSearchParams(location.hash.slice(1)).get('q')") == "in:model"
+        assert opened.js(count) == "240 of 240"
+        opened.open(page, state={"q": "state:wrong", "lang": "zh", "theme": "dark"})
+        assert opened.js(count) == "4 / 240"
+        assert opened.js("document.documentElement.dataset.theme") == "dark"
+        assert opened.js("document.querySelector('#calls h2').textContent") == "调用"
+        csv = "csvText(['a', 'b'], [['x,\"y', 1]])"
+        assert opened.js(csv) == 'a,b\n"x,""y",1\n'
+        assert opened.js("document.querySelectorAll('.copy').length") >= 1
+        assert opened.errors == []
+
+
+@needs_browser
+@pytest.mark.slow
+def test_a_nan_is_marked_in_the_loss_and_two_losses_share_a_chart(tmp_path: Path) -> None:
+    a, b = recorded(tmp_path / "a", [3.0, None, 1.0]), recorded(tmp_path / "b", [3.0, 2.0, 1.5])
+    page = tmp_path / "page.html"
+    cli.status(["report", str(a), str(b), "-o", str(page)])
+    with browser.Browser() as opened:
+        opened.open(page)
+        assert opened.js("document.querySelector('#steps svg text.broken').textContent") == "NaN"
+        assert (
+            opened.js("document.querySelectorAll('#steps .chart:first-of-type svg path').length")
+            >= 2
+        )
+        legend = "document.querySelector('#steps .legend').innerText"
+        assert "A: loss" in opened.js(legend) and "B: loss" in opened.js(legend)
+        assert opened.errors == []
 
 
 @needs_browser

@@ -38,7 +38,8 @@ def test_a_diff_accuses_the_first_and_not_those_behind_it(tmp_path: Path) -> Non
     content = shown(tmp_path, diff("diverges"))
     (finding,) = content.findings
     assert (finding.level, finding.title, finding.site) == ("bad", "They part at mm.", "train.py:9")
-    assert finding.lines == ("B is wrong", "run", "run", "rank 3 is missing", "rank 3 is missing")
+    missing = "rank 3 is missing"
+    assert finding.lines == ("B is wrong", "A: run", "B: run", missing, missing)
     states = [(row.op, row.state) for row in content.rows]
     assert states == [("aten.mm.default", "wrong"), ("aten.relu.default", "unknown")]
     (chart,) = content.charts
@@ -86,7 +87,7 @@ def test_one_iter_shows_the_layer_that_goes_wrong_first_and_the_drift(tmp_path: 
     layers = [layer("blocks.0", 1e-7, True), layer("blocks.1", "nan", False)]
     content = shown(tmp_path, {"layers": layers, "first": first})
     (finding,) = content.findings
-    assert finding.title == "blocks.1 diverges first, forward"
+    assert finding.title == "First diverging layer: blocks.1, forward"
     assert (finding.lines, finding.site) == (("output: 2 of 4 beyond",), "model.py:4")
     assert [(row.module, row.state) for row in content.rows] == [
         ("blocks.0", "right"),

@@ -73,7 +73,7 @@ def test_the_file_has_one_header_and_a_row_for_each_call(
     (path,) = FOLDER.glob("*.csv")
     output = capsys.readouterr().out
     assert re.fullmatch(r"op_elasped_info_pid\d+_\d{4}-\d\d-\d\d-\d\d-\d\d-\d\d\.csv", path.name)
-    assert f"op elasped info saved to {path}" in output.replace("\n", "")
+    assert f"Timings written to {path}" in output.replace("\n", "")
     assert re.search(r"tool cost: \d+\.\d ms of \d+\.\d ms, \d+ us for each of 3 calls", output)
 
 

@@ -225,6 +225,9 @@ def conformance(
         listed=list_,
         json=json,
     )
+    ran = not (case or generate or publish or list_)
+    if ran and (output / "results.jsonl").is_file() and json != common.STDOUT:
+        common.work("op_tools.diagnosis.report.cli:page")(output)
     raise typer.Exit(status)
 
 

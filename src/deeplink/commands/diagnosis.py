@@ -294,11 +294,17 @@ def diff(
 
 def report(
     context: typer.Context,
-    run: Annotated[
-        Path | None, typer.Argument(metavar="RUN", help="What a tool wrote: a folder or a file.")
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUN] [RUN_B]",
+            help="What a tool wrote: a folder or a file. Two: side by side on one page.",
+            show_default=False,
+        ),
     ] = None,
     output: Annotated[
-        Path | None, common.output("The page. Default: report.html in RUN.", "FILE")
+        Path | None,
+        common.output("The page. Default: report.html in RUN, of two runs in RUN_B.", "FILE"),
     ] = None,
     source: Annotated[
         Path, typer.Option(metavar="DIR", help="Where the files of the program are.")
@@ -324,6 +330,7 @@ def report(
     Examples:
       deeplink report                               of the latest run of `deeplink run`
       deeplink report op_tools_results -o page.html
+      deeplink report before after                  two runs side by side
       deeplink report --serve night                 a page that follows the run in night
       deeplink report --perfetto trace.json
       deeplink report --tensorboard runs/1 night
@@ -332,11 +339,22 @@ def report(
     Exit codes:
       0 the page was written, 2 there is nothing to read
     """
-    run = latest(run or settings.OP_TOOLS_RESULTS.get())
-    if not run.exists():
+    found = [latest(run) for run in runs or [settings.OP_TOOLS_RESULTS.get()]]
+    if len(found) > 2:
         raise DeeplinkError(
-            f"there is nothing at {run}.",
-            "name what a tool wrote, for example: deeplink report op_tools_results",
+            f"report shows one run, or two side by side; found {len(found)}.",
+            "for example: deeplink report before after",
         )
+    if len(found) == 2 and serve:
+        raise DeeplinkError(
+            "--serve follows one run, found two.",
+            f"for example: deeplink report --serve {found[1]}",
+        )
+    for run in found:
+        if not run.exists():
+            raise DeeplinkError(
+                f"there is nothing at {run}.",
+                "name what a tool wrote, for example: deeplink report op_tools_results",
+            )
     work = common.work("op_tools.diagnosis.report.cli:report")
-    raise typer.Exit(work(run, output, source, serve, port, perfetto, tensorboard))
+    raise typer.Exit(work(found, output, source, serve, port, perfetto, tensorboard))

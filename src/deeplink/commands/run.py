@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from typing import Annotated, Any
 
 import typer
@@ -162,7 +163,8 @@ def values(given: dict[str, Any]) -> dict[str, str]:
         found[settings.OP_TOOLS_VERBOSE.name] = "1"
     if found and not started:
         words = (*OPTIONS, "verbose", "output")
-        raise _needs_a_tool([word for word in words if given[_parameter(word)]])
+        named = [(word, given[_parameter(word)]) for word in words]
+        raise _needs_a_tool({word: value for word, value in named if value})
     if given["vendor"]:
         found[settings.DEEPLINK_VENDOR.name] = given["vendor"]
     if given["quiet"]:
@@ -170,9 +172,12 @@ def values(given: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _needs_a_tool(words: list[str]) -> SettingError:
-    options = [f"--{word}" for word in words]
-    example = f"--{words[0]}" + ("" if words[0] == "verbose" else " …")
+def _needs_a_tool(given: dict[str, Any]) -> SettingError:
+    options = [f"--{word}" for word in given]
+    example = " ".join(
+        f"--{word}" if value is True else f"--{word} {shlex.quote(str(value))}"
+        for word, value in given.items()
+    )
     return SettingError(
         f"{', '.join(options)} need{'s' * (len(options) == 1)} a tool; "
         f"tools: {', '.join(f'--{word}' for word in (*TOOLS, 'recorder'))}.",

@@ -12,7 +12,16 @@ are in `zh.po`, read at the first message that is shown in Chinese.
 from __future__ import annotations
 
 from deeplink.i18n.language import language
-from deeplink.i18n.message import Message, joined, ngettext, recognized, translated
+from deeplink.i18n.message import Message, in_chinese, joined, ngettext, recognized, translated
 from deeplink.i18n.message import message as _
 
-__all__ = ["Message", "_", "joined", "language", "ngettext", "recognized", "translated"]
+__all__ = [
+    "Message",
+    "_",
+    "in_chinese",
+    "joined",
+    "language",
+    "ngettext",
+    "recognized",
+    "translated",
+]

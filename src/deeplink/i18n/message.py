@@ -89,6 +89,14 @@ def translated(text: str) -> str:
     return str(_rendered(text, chinese()))
 
 
+def in_chinese(text: str) -> str:
+    """A text in Chinese, whatever language is in force; what is not in the catalogue stays."""
+    from deeplink.i18n.catalogue import chinese
+
+    known = text if isinstance(text, Message) else recognized(text)
+    return str(_rendered(known, chinese()))
+
+
 def _rendered(value: Any, catalogue: Any) -> Any:
     """A message by the catalogue; another value as it is."""
     if not isinstance(value, Message):

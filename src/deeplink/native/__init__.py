@@ -314,7 +314,7 @@ def _locked(folder: Path, say: Say, label: str = "") -> Iterator[IO[bytes]]:
 def _unwritable(label: str, error: OSError) -> BuildError:
     return BuildError(
         f"cannot write the build of {label} to {_cache()}: {error}.",
-        hint="set DIPU_BUILD_DIR to a folder that you may write.",
+        hint="set DEEPLINK_CACHE_DIR to a folder that you may write.",
     )
 
 

@@ -117,4 +117,10 @@ def python_only(program: Program, command: str) -> Program:
     hint = f"for a module: deeplink {command} -m {program.name}; a script's name ends in .py."
     if name.startswith("python"):
         hint = "leave out the interpreter: the program runs in the Python of `deeplink`."
+    if Path(program.name).is_dir():
+        example = f"deeplink {command} {Path(program.name, 'train.py')}"
+        raise DeeplinkError(
+            f"{program.name!r} is a folder, not a script.",
+            f"name a script in it, for example: {example}",
+        )
     raise DeeplinkError(f"no script {program.name!r}.", hint)

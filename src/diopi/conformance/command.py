@@ -31,7 +31,7 @@ from diopi.conformance.execution.origin import Origin, Watch
 from diopi.conformance.execution.subject import Subject, open_subject
 from diopi.conformance.planning import plan
 from diopi.conformance.results import gaps as known_gaps
-from diopi.conformance.results import page, publish, report, results
+from diopi.conformance.results import publish, report, results
 from diopi.conformance.results.results import Summary, Writer
 from diopi.conformance.workers import guests, store
 from diopi.conformance.workers.device_config import DeviceConfig
@@ -214,9 +214,8 @@ def conclude(
     report.errors(folder / "error_report.csv", found, gaps, request.vendor)
     report.junit(folder / "junit.xml", found, gaps, request.vendor)
     report.summary_json(folder / "summary.json", summary)
-    page.write(folder / "report.html", summary, found, gaps)
     report.show(summary, found, gaps, out)
-    out.print(f"Reports: {folder}/report.html, error_report.csv, junit.xml, summary.json")
+    out.print(f"Reports: {folder}/error_report.csv, junit.xml, summary.json", soft_wrap=True)
     return summary
 
 

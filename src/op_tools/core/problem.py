@@ -57,6 +57,19 @@ def run_command(option: str) -> str:
     return f"deeplink run {option} {_program()}"
 
 
+def program_in(command: str) -> str:
+    """The program of a command line such as `deeplink run --time train.py --lr 1`: what follows
+    the options of deeplink; an example if none is recognized.
+    """
+    words = shlex.split(command)
+    for at, word in enumerate(words):
+        if word == "-m" and words[at + 1 : at + 2] not in (["deeplink"], ["op_tools"], []):
+            return shlex.join(words[at:])
+        if word.endswith(".py") and Path(word).name != "__main__.py":
+            return shlex.join(words[at:])
+    return "train.py"
+
+
 def _program() -> str:
     """The program and its arguments, as a user types them."""
     arguments = [each for each in sys.argv if each]

@@ -155,14 +155,14 @@ def show_bisect(found: Bisect, folder: Path) -> None:
             )
             for place in guilty["places"][:SHOWN]
         ]
-        title = _("{op}: {calls} calls in a run; the ones that must move").format(
+        title = _("{op}: where ({calls} calls in a run)").format(
             op=guilty["op"], calls=guilty["calls"]
         )
         out.print(table(title, (_("module"), _("line"), _("direction"), _("calls")), cells))
     style = {"found": "bold red", "nothing": "green"}.get(found["status"], "bold yellow")
     out.print(found["verdict"], style=style, soft_wrap=True)
     for guilty in found["guilty"]:
-        for line in _explained(guilty, found["fix"]).lines():
+        for line in _explained(guilty, found).lines():
             out.print(line, soft_wrap=True, markup=False)
     out.print(
         _("All results: {folder}").format(folder=folder / result_files.FILES["bisect"]),
@@ -170,8 +170,12 @@ def show_bisect(found: Bisect, folder: Path) -> None:
     )
 
 
-def _explained(guilty: Guilty, fix: str) -> Problem:
+def _explained(guilty: Guilty, found: Bisect) -> Problem:
     """The details of one operator, below the verdict."""
+    plain = next((run for run in found["runs"] if run["purpose"] == "as it is"), None)
+    what = ""
+    if plain is not None and plain["reason"]:
+        what = _("{reason}, as it is").format(reason=plain["reason"])
     first = guilty["places"][0] if guilty["places"] else None
     where = ""
     if first is not None:
@@ -183,7 +187,7 @@ def _explained(guilty: Guilty, fix: str) -> Problem:
         where = joined(", ", filter(None, parts))
     script = guilty["script"]
     reproduce = f"deeplink run {script}" if script else ""
-    return Problem("", where, tuple(guilty["evidence"]), fix, reproduce)
+    return Problem(what, where, tuple(guilty["evidence"]), found["fix"], reproduce)
 
 
 def show_determinism(found: Determinism, folder: Path) -> None:

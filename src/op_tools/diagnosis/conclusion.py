@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from deeplink.i18n import _
+from deeplink.i18n import _, joined
+from op_tools.core.problem import Problem
 from op_tools.diagnosis.report.model import Chart, Content
+from op_tools.diagnosis.report.readers.tools import worst_finding
 
 LINES = 6  # of a finding
 LARGEST = 3  # operators, or modules
@@ -15,21 +17,16 @@ Line = tuple[str, str]  # and its style
 
 
 def lines(content: Content) -> Iterator[Line]:
-    """The findings; without any, the worst results that were judged."""
+    """The findings, in the format of a verdict; without any, the worst results that were judged."""
     bad = [each for each in content.findings if each.level == "bad"]
+    if not bad:
+        worst = worst_finding(content)
+        bad = [worst] if worst is not None else []
     for each in bad[:5]:
-        yield each.title, "bold red"
-        if each.site:
-            yield _("  at {site}").format(site=each.site), ""
-        yield from (("  " + line, "") for line in each.lines[:LINES])
-    wrong = [row for row in content.rows if row.state == "wrong"]
-    if not bad and wrong:
-        worst = max(wrong, key=lambda row: row.error)
-        where = _(" in {module}").format(module=worst.module) if worst.module else ""
-        yield (
-            _("{op} is wrong{where} ({site})").format(op=worst.op, where=where, site=worst.site),
-            "bold red",
-        )
+        where = joined(", ", filter(None, (each.site, each.where)))
+        problem = Problem(each.title, where, each.lines[:LINES], each.workaround, each.next)
+        for at, line in enumerate(problem.lines()):
+            yield line, "bold red" if at == 0 else ""
 
 
 def times(content: Content) -> Iterator[str]:

@@ -10,8 +10,12 @@ from __future__ import annotations
 import json
 import math
 import os
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypedDict
+
+from deeplink import __version__, identity
+from deeplink.errors import DeeplinkError
 
 VERSION = 1
 FILES = {"bisect": "bisect.json", "diff": "diff.json", "determinism": "determinism.json"}
@@ -51,12 +55,26 @@ class BisectRun(TypedDict):
     log: str  # what the command printed
 
 
+class Made(TypedDict):
+    """How a search was made: the device, its vendor, the versions, the host and the start."""
+
+    vendor: str
+    label: str
+    device: str
+    torch: str
+    python: str
+    host: str
+    deeplink: str
+    started: str  # ISO 8601
+
+
 class Bisect(TypedDict):
     """bisect.json; written after each run, so that a search can be continued."""
 
     kind: Literal["bisect"]
     version: int
     command: list[str]
+    made: Made
     check: dict[str, Any]  # kind, and its parameters: tolerance, reference, expression, …
     instead: str  # "cpu", or the type that operators were computed in
     level: str
@@ -136,6 +154,9 @@ class Diff(TypedDict):
     status: Literal["same", "rounding", "diverges", "nothing in common"]
     verdict: str
     first: Pair | None  # the first true divergence
+    evidence: list[str]  # the common properties of the wrong calls of its operator
+    workaround: str  # a command; "" for none
+    next: str
     counts: dict[str, int]  # of pairs, by `how`
     growth: list[Growth]
     pairs: list[Pair]  # those that are not the same, in the order of A; at most 1,000
@@ -162,6 +183,7 @@ class Determinism(TypedDict):
     kind: Literal["determinism"]
     version: int
     command: list[str]
+    made: Made
     status: Literal["same", "differs", "broken"]
     verdict: str
     calls: int  # that were compared
@@ -171,6 +193,24 @@ class Determinism(TypedDict):
     kept: list[str]  # the archives with the call, one of each run
     runs: list[BisectRun]
     seconds: float
+
+
+def made() -> Made:
+    """How a search that starts now is made."""
+    try:
+        device = identity.chosen()
+    except DeeplinkError:  # no vendor is installed for any device here
+        device = identity.current()
+    return Made(
+        vendor=device.vendor,
+        label=device.label,
+        device=device.device,
+        torch=device.torch,
+        python=device.python,
+        host=device.host,
+        deeplink=__version__,
+        started=datetime.now().astimezone().isoformat(timespec="seconds"),
+    )
 
 
 def write(found: Any, path: Path) -> None:

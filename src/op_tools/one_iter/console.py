@@ -88,14 +88,14 @@ def compared(
         ),
         soft_wrap=True,
     )
-    for line in _verdict(found):
+    for line in _verdict(found, findings):
         out.print(line, soft_wrap=True)
     if _is_same(record, here):
         out.print(
             _(
                 "{tool}: WARNING: the record is from the device under test itself ({here}). A "
                 "fault of this device is in the record too, and no layer diverges by it.\nHint: "
-                "record on a device that you trust: deeplink one-iter record --to DIR --vendor "
+                "record on a device that you trust: deeplink one-iter record -o DIR --vendor "
                 "cpu train.py"
             ).format(tool=_tool(), here=here),
             style="bold red",
@@ -118,31 +118,34 @@ def _shown(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _row(finding: Finding) -> tuple[str, ...]:
-    entry = finding.entry
-    kind = entry.name.rsplit(".", 1)[-1] if entry.kind == "module" else entry.kind
     wrong = [word for word in DIRECTIONS if finding.wrong(word)]
     state = _("FAILED") if wrong else _("skipped") if finding.skipped else _("ok")
     where = ", ".join(wrong) or finding.skipped
     ratio = f"{finding.ratio:.3g}" if wrong else ""
     drifts = _text(finding.drift), _text(finding.gradient_drift)
-    return finding.label, kind, state, where, ratio, *drifts
+    return finding.label, _kind(finding), state, where, ratio, *drifts
 
 
 def _text(value: float | None) -> str:
     return "" if value is None else "0" if value == 0 else f"{value:.1e}"
 
 
-def _verdict(found: Found) -> list[str]:
+def _verdict(found: Found, findings: Sequence[Finding]) -> list[str]:
     if found is None:
         return [_("{tool}: every layer is correct").format(tool=_tool())]
     finding, direction = found
-    item = finding.wrong(direction)
-    assert item is not None  # the first layer that diverges
     entry = finding.entry
     headline = _("{tool}: first diverging layer: {label} ({name}), {direction}").format(
         tool=_tool(), label=finding.label, name=entry.name, direction=direction
     )
-    evidence = (_("{label}: {message}").format(label=item.label, message=item.verdict.message),)
+    return [headline, *explained(finding, direction, findings).lines()]
+
+
+def explained(finding: Finding, direction: Direction, findings: Sequence[Finding]) -> Problem:
+    """The verdict on the first layer that diverges."""
+    item = finding.wrong(direction)
+    assert item is not None  # the first layer that diverges
+    entry = finding.entry
     workaround = option = ""
     if entry.kind == "operator":
         option = f"--ops {entry.path}"
@@ -150,7 +153,33 @@ def _verdict(found: Found) -> list[str]:
     elif entry.parent:
         option = f"--modules {entry.path}"
     following = run_command(f"--autocompare {option}") if option else ""
-    return [headline, *Problem("", entry.site, evidence, workaround, following).lines()]
+    pattern = _pattern(findings)
+    return Problem(
+        _("{label}: {message}").format(label=item.label, message=item.verdict.message),
+        entry.site,
+        (pattern,) if pattern else (),
+        workaround,
+        following,
+    )
+
+
+def _pattern(findings: Sequence[Finding]) -> str:
+    """What the diverging layers have in common: their kind, if no correct layer has it."""
+    judged = [each for each in findings if not each.skipped]
+    bad = [each for each in judged if each.diverges]
+    kinds = {_kind(each) for each in bad}
+    correct = [each for each in judged if not each.diverges]
+    if len(bad) < 2 or len(kinds) > 2 or any(_kind(each) in kinds for each in correct):
+        return ""
+    names = " or ".join(sorted(kinds))
+    return _("All {bad} diverging layers are {names}; none of the {correct} others is.").format(
+        bad=len(bad), names=names, correct=len(correct)
+    )
+
+
+def _kind(finding: Finding) -> str:
+    entry = finding.entry
+    return entry.name.rsplit(".", 1)[-1] if entry.kind == "module" else entry.kind
 
 
 def write_json(
@@ -165,19 +194,21 @@ def write_json(
     """
     if settings.world() > 1:
         path = path.with_stem(f"{path.stem}_rank{settings.rank()}")
-    first = None
+    first, verdict = None, {}
     if found is not None:
         first = {
             "layer": found[0].entry.path,
             "call": found[0].entry.number,
             "direction": found[1],
         }
+        verdict = explained(*found, findings).as_dict()
     content = {
         "rank": settings.rank(),
         "record": record.as_dict() if record is not None else None,
         "here": here.as_dict() if here is not None else None,
         "same_device": _is_same(record, here),
         "first": first,
+        "verdict": verdict,
         "layers": [finding.as_dict() for finding in findings],
     }
     path.write_text(json.dumps(content, indent=1))

@@ -66,7 +66,7 @@ class Writer:
             reason = error.strerror or error
             raise OneIterError(
                 _("{folder} cannot be written: {reason}.").format(folder=folder, reason=reason),
-                _("name another folder with --to DIR."),
+                _("name another folder with -o DIR."),
             ) from None
         self.calls = 0
 
@@ -122,7 +122,7 @@ class Book:
                 _("no record of rank {rank} at {folder}.").format(
                     rank=settings.rank(), folder=folder
                 ),
-                _("make one first: deeplink one-iter record --to DIR train.py …"),
+                _("make one first: deeplink one-iter record -o DIR train.py …"),
             )
         try:
             self._archive = Archive(self.place)
@@ -138,7 +138,7 @@ class Book:
                 _("{place} cannot be compared with: {problem}.").format(
                     place=self.place, problem=self._archive.problem
                 ),
-                _("record it once more: deeplink one-iter record --to DIR train.py …"),
+                _("record it once more: deeplink one-iter record -o DIR train.py …"),
             )
         headers = (self._archive.header(call) for call in self._archive if call != ABOUT)
         self.entries = {header["id"]: _entry(header) for header in headers}

@@ -128,7 +128,7 @@ def save_times(outcomes: Sequence[Outcome]) -> None:
         terminal.say(str(error))
         return
     file.write("".join(map(console.line_of, rows)).encode())
-    terminal.say(f"op elasped info saved to {file.path}")
+    terminal.say(f"Timings written to {file.path}")
 
 
 def _time_rows(outcome: Outcome) -> list[tuple[object, ...]]:

@@ -86,10 +86,11 @@ class Finding:
         module = _(", module {module}").format(module=self.module) if self.module else ""
         workaround = run_command(f"--fallback {self.operator}") if self.confirmed else ""
         replay = f"python -m op_tools.run_op_from_data {self.saved} --acc_check"
+        confirmed = _("A later call of the same kind is wrong too, by a rerun on the CPU.")
         problem = Problem(
-            "",
+            self.text,
             _("{where} ({place}{module})").format(where=self.where, place=place, module=module),
-            (self.text,),
+            (confirmed,) if self.confirmed else (),
             workaround,
             replay if self.saved else "",
         )

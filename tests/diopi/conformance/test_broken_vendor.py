@@ -64,7 +64,5 @@ def test_a_lost_device_costs_the_case_that_lost_it(found: tuple[Path, list[Resul
 
 def test_the_reports_have_the_line_that_reproduces_it(found: tuple[Path, list[Result]]) -> None:
     text = (found[0] / "error_report.csv").read_text()
-    page = (found[0] / "report.html").read_text()
     assert f"python -m diopi.conformance --vendor {VENDOR} --case 'cosh/float32/" in text
-    assert "<details id='cosh' open>" in page
     assert (found[0] / "junit.xml").read_text().count("<failure") > 5

@@ -33,7 +33,8 @@ def publish(folder: Path, target: Path, gaps: Sequence[Gap]) -> list[Path]:
     path = folder / "summary.json"
     if not path.is_file():
         raise DeeplinkError(
-            f"there is no finished run in {folder}.", hint="run the suite with --results first."
+            f"there is no finished run in {folder}.",
+            hint="run the suite first: deeplink conformance -o DIR.",
         )
     made = json.loads(path.read_text("utf-8"))
     found = results.read(folder / "results.jsonl")

@@ -88,6 +88,7 @@ class Bisection:
             "kind": "bisect",
             "version": result_files.VERSION,
             "command": runner.line,
+            "made": result_files.made(),
             "check": self._check.described() if self._check is not None else {"kind": "loss"},
             "instead": self._asked.instead,
             "level": self._asked.level,

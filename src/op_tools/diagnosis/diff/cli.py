@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from deeplink.commands.common import STDOUT, write_json
 from deeplink.console import console, table
 from deeplink.i18n import _, joined
+from op_tools.core.problem import Problem
 from op_tools.diagnosis.diff import recordings
 from op_tools.diagnosis.diff.driver import diff as difference
 from op_tools.diagnosis.result_files import Diff
@@ -125,6 +126,18 @@ def _show_rest(found: Diff) -> None:
     if shown == "green" and (found["a"]["problems"] or found["b"]["problems"]):
         shown = "bold yellow"
     out.print(found["verdict"], style=shown, soft_wrap=True)
+    first = found["first"]
+    if first is not None:
+        parts = first["site"], first["module"] and f"module {first['module']}", first["direction"]
+        problem = Problem(
+            first["message"],
+            ", ".join(filter(None, parts)),
+            tuple(found["evidence"]),
+            found["workaround"],
+            found["next"],
+        )
+        for line in problem.lines():
+            out.print(line, soft_wrap=True)
 
 
 def _number(value: float | None) -> str:

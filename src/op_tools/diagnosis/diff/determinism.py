@@ -51,6 +51,7 @@ class Repetition:
             "kind": "determinism",
             "version": result_files.VERSION,
             "command": runner.line,
+            "made": result_files.made(),
             "status": "broken",
             "verdict": "",
             "calls": 0,

@@ -18,7 +18,7 @@ from typing import Literal, cast
 from deeplink.i18n import _, joined
 from op_tools.core import op_names
 from op_tools.diagnosis import result_files
-from op_tools.diagnosis.diff import collectives
+from op_tools.diagnosis.diff import collectives, explanation
 from op_tools.diagnosis.diff.alignment import How, Match, align
 from op_tools.diagnosis.diff.recheck import fault_of
 from op_tools.diagnosis.diff.recordings import Entry, Recording, Value
@@ -101,6 +101,9 @@ def diff(a: Recording, b: Recording, judged: int = JUDGED) -> Diff:
         "status": _status(rows, first),
         "verdict": "",
         "first": _pair(first) if first is not None else None,
+        "evidence": [],
+        "workaround": "",
+        "next": "",
         "counts": {key: hows[key] for key in HOWS if hows[key]},
         "growth": _growth(rows)[:GROWTHS],
         "pairs": [_pair(row) for row in rows if row.status != "same"][:PAIRS],
@@ -109,6 +112,8 @@ def diff(a: Recording, b: Recording, judged: int = JUDGED) -> Diff:
         "seconds": 0.0,
         "bytes": known.bytes,
     }
+    if first is not None and first.a is not None and first.b is not None:
+        explanation.add(found, first, rows, a.path, b.path)
     found["verdict"] = _told(found, rows)
     found["seconds"] = round(time.monotonic() - begun, 3)
     return found
@@ -144,7 +149,7 @@ def _row(
     if made or op_names.last(a.op) in op_names.UNINITIALISED:
         return row
     if op_names.is_random(a.op) and given:
-        row.status, row.message = "random", _("it draws random numbers")
+        row.status, row.message = "random", _("random operator: not compared")
         return row
     row.status, row.suspicious = _kind(row, a)
     return row
@@ -357,14 +362,6 @@ def _told(found: Diff, rows: Sequence[Row]) -> str:
     calls = _("call {a} of A and {b} of B").format(a=first["a"], b=first["b"])
     if first["a"] == first["b"]:
         calls = _("call {a} in both runs").format(a=first["a"])
-    return _(
-        "First real divergence: {op}{rank} ({where}), {calls}: {message} ({total}).{missing}"
-    ).format(
-        op=first["op"],
-        rank=rank,
-        where=where,
-        calls=calls,
-        message=first["message"],
-        total=total,
-        missing=missing,
+    return _("First real divergence: {op}{rank} ({where}), {calls} ({total}).{missing}").format(
+        op=first["op"], rank=rank, where=where, calls=calls, total=total, missing=missing
     )

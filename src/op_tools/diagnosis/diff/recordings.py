@@ -107,7 +107,7 @@ def read(path: str | Path) -> Recording:
     if not root.exists():
         raise RecordingError(
             _("there is nothing at {root}.").format(root=root),
-            _("give the folder that `deeplink run --capture --results DIR` wrote."),
+            _("give the folder that `deeplink run --capture -o DIR` wrote."),
         )
     made = Recording(root, devices=output_paths.devices(root))
     found: list[tuple[int | None, list[Entry]]] = []

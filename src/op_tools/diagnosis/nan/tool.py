@@ -262,9 +262,6 @@ class WhyNan(Observer):
             verdict = _("first {kind} produced by {where}").format(kind=kind, where=where)
         lines = [_("in  {text}").format(text=overflow.text_of(e)) for e in origin.inputs]
         lines += [_("out {text}").format(text=overflow.text_of(e)) for e in origin.outputs]
-        lines.append(
-            _("the symptom: {text}, step {step}").format(text=symptom.text, step=symptom.step)
-        )
         chain = " <- ".join(record.op for record in _shortened(path))
         lines.append(_("path from the loss back to the cause: {chain}").format(chain=chain))
         before = self._records.before(origin)
@@ -299,7 +296,13 @@ class WhyNan(Observer):
             "lines": lines,
             "chain": [record.as_dict() for record in chain],
             "calls": self._calls,
+            "workaround": "",
+            "next": "",
         }
+        if origin is not None:
+            capture = f"--capture --ops {origin.op} --steps {origin.step}"
+            self.found["workaround"] = run_command(f"--fallback {origin.op}")
+            self.found["next"] = run_command(capture)
         self._save()
 
     def _save(self) -> None:
@@ -317,11 +320,13 @@ class WhyNan(Observer):
             ).format(calls=self._calls)
             self._write(text, [], None, [], None)
         assert self.found is not None  # it was just written
-        origin, where, workaround = self.found["origin"], "", ""
-        if origin is not None:
-            where = _source_line(origin["site"]) if origin["site"] else ""
-            workaround = run_command(f"--fallback {origin['op']}")
-        problem = Problem("", where, tuple(self.found["lines"]), workaround)
+        found = self.found
+        origin = found["origin"] or {}
+        where = _source_line(origin["site"]) if origin.get("site") else ""
+        symptom = ""
+        if found["symptom"]:
+            symptom = _("{text}, step {step}").format(text=found["symptom"], step=found["step"])
+        problem = Problem(symptom, where, tuple(found["lines"]), found["workaround"], found["next"])
         headline = _("why-nan: {verdict}").format(verdict=self.found["verdict"])
         terminal.summary(self, started, [headline, *problem.lines()])
 

@@ -30,7 +30,13 @@ function short(value) {
   const size = Math.abs(value);
   if (size >= 1e30) return "∞";
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(1).replace("e+", "e");
-  return size >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
+  return size >= 100 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(3)));
+}
+
+// The tools do not record how small the error of a correct result is.
+function errorText(data, i) {
+  const value = data.columns.error[i];
+  return value < 0 ? "" : value === 0 && data.columns.state[i] === 1 && data.head.unit === "error / tolerance" ? "≤ 1" : short(value);
 }
 
 function bytesText(count) {
@@ -65,14 +71,21 @@ class Timeline {
     for (let d = 0; d <= Math.min(depth, 7); d++) {
       const rows = [];
       for (let i = 0; i < columns.module_depth.length; i++) if (columns.module_depth[i] === d) rows.push(i);
-      lanes.push(this.lane(d ? "" : "modules", rows, columns.module_start, columns.module_took, 15, true));
+      lanes.push(this.lane(d ? "" : t("modules"), rows, columns.module_start, columns.module_took, 15, true));
     }
-    const words = head.texts.direction;
-    const order = [...words.keys()].sort((a, b) => (words[a] < words[b] ? 1 : -1));
-    for (const code of order) {
-      const rows = [];
-      for (let i = 0; i < count; i++) if (columns.start[i] >= 0 && columns.direction[i] === code) rows.push(i);
-      if (rows.length) lanes.push(this.lane(words[code], rows, columns.start, columns.took, 30, false));
+    const words = head.texts.direction, found = new Map();
+    for (let i = 0; i < count; i++) {
+      if (columns.start[i] < 0) continue;
+      const key = [columns.run[i], columns.rank[i], words[columns.direction[i]]].join("|");
+      if (!found.has(key)) found.set(key, []);
+      found.get(key).push(i);
+    }
+    const ranks = new Set(columns.rank).size > 1;
+    const order = [...found.keys()].map((key) => key.split("|")).sort((a, b) => a[0] - b[0] || a[1] - b[1] || (a[2] < b[2] ? 1 : -1));
+    for (const [run, rank, direction] of order) {
+      const name = [head.runs.length ? "AB"[run] : "", ranks ? `${t("rank")} ${rank}` : "", t(direction)].filter(Boolean).join(" ");
+      const rows = found.get([run, rank, direction].join("|"));
+      lanes.push({ ...this.lane(name, rows, columns.start, columns.took, 30, false), direction });
     }
     return lanes;
   }
@@ -101,7 +114,7 @@ class Timeline {
     this.canvas.width = width * ratio; this.canvas.height = height * ratio;
     const pen = this.canvas.getContext("2d");
     pen.scale(ratio, ratio);
-    this.left = 74;
+    this.left = 16 + Math.max(58, ...this.lanes.map((lane) => lane.name.length * (language === "zh" ? 12 : 6.6)));
     const tone = { forward: colour("forward"), backward: colour("backward"), modules: colour("modules"),
                    bad: colour("bad"), soft: colour("soft"), line: colour("line"), ink: colour("ink"), card: colour("card") };
     this.ruler(pen, width, height, tone);
@@ -122,8 +135,9 @@ class Timeline {
     for (let at = Math.ceil(from / step) * step; at <= to; at += step) {
       const x = this.x(at, width);
       pen.strokeStyle = tone.line; pen.beginPath(); pen.moveTo(x + .5, 16); pen.lineTo(x + .5, height); pen.stroke();
+      const text = this.data.head.clock === "calls" ? `${t("call")} ${Math.round(at)}` : timeText(at);
       pen.fillStyle = tone.soft;
-      pen.fillText(this.data.head.clock === "calls" ? `call ${Math.round(at)}` : timeText(at), x + 4, 2);
+      if (x + 4 + pen.measureText(text).width < width) pen.fillText(text, x + 4, 2);
     }
   }
 
@@ -131,7 +145,7 @@ class Timeline {
     const { columns, head } = this.data, states = columns.state;
     const texts = lane.modules ? head.texts.module_name : head.texts.op;
     const codes = lane.modules ? columns.module_name : columns.op;
-    const plain = lane.modules ? tone.modules : lane.name === "backward" ? tone.backward : tone.forward;
+    const plain = lane.modules ? tone.modules : lane.direction === "backward" ? tone.backward : tone.forward;
     let drawn = -1, drawnBad = false;
     pen.save(); pen.beginPath(); pen.rect(this.left, 0, width - this.left, 1e5); pen.clip();
     for (let at = this.first(lane, this.view[0]); at < lane.rows.length; at++) {
@@ -218,6 +232,8 @@ class Timeline {
     canvas.addEventListener("keydown", (event) => {
       const [from, to] = this.view, span = to - from;
       const keys = { ArrowLeft: () => this.pan(from - span / 5, span), ArrowRight: () => this.pan(from + span / 5, span),
+                     a: () => this.pan(from - span / 5, span), d: () => this.pan(from + span / 5, span),
+                     w: () => this.zoom(.7, (from + to) / 2), s: () => this.zoom(1.4, (from + to) / 2),
                      "+": () => this.zoom(.7, (from + to) / 2), "=": () => this.zoom(.7, (from + to) / 2),
                      "-": () => this.zoom(1.4, (from + to) / 2), Escape: () => this.pan(0, this.end) };
       if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
@@ -230,7 +246,7 @@ class Timeline {
     if (lane.modules) return data.head.texts.module_name[data.columns.module_name[i]] + took;
     const lines = [data.text("op", i), [data.text("direction", i), `step ${data.columns.step[i]}`, data.text("module", i)].filter(Boolean).join(" · ")];
     lines.push([data.text("dtype", i), data.text("shape", i), data.text("site", i)].filter(Boolean).join(" "));
-    if (data.columns.error[i] >= 0) lines.push(`error ${short(data.columns.error[i])} × what is allowed`);
+    if (data.columns.error[i] >= 0) lines.push(`${t(data.head.unit)}: ${errorText(data, i)}`);
     if (data.text("note", i)) lines.push(data.text("note", i));
     return lines.filter(Boolean).join("\n") + took;
   }
@@ -244,7 +260,8 @@ function niceStep(rough) {
 // Where values lie between two edges of a drawing, straight or by powers of ten.
 function scale(values, log, from, to, floor = null) {
   const kept = values.filter((v) => v !== null && Number.isFinite(v) && (!log || v > 0));
-  let low = Math.min(...kept), high = Math.max(...kept);
+  let low = Infinity, high = -Infinity;
+  for (const v of kept) { low = Math.min(low, v); high = Math.max(high, v); }
   if (!kept.length) [low, high] = log ? [1e-3, 1] : [0, 1];
   if (log) {
     low = Math.floor(Math.log10(low)); high = Math.ceil(Math.log10(high));
@@ -261,35 +278,44 @@ function tickText(value, log) { return log && (value < 1e-2 || value >= 1e4) ? `
 
 const WIDE = 1180;
 
-function lineChart(chart) {
-  const high = 270, left = 58, right = 12, top = 10, bottom = 26;
+// Lines over shared labels. Zero lies at the foot of a log axis; NaN and Inf are marked; the
+// tolerance of the chart is a dashed line.
+function lineChart(chart, log) {
+  const high = 270, left = 58, right = 12, top = 14, bottom = 26;
   const all = chart.series.flatMap((s) => s.values);
-  const log = chart.log || spread(all) > 1e3;
-  const y = scale(all, log, high - bottom, top, 0);
+  const y = scale(chart.tolerance ? [...all, chart.tolerance, ...(log ? [chart.tolerance / 10] : [])] : all, log, high - bottom, top, 0);
   const count = chart.labels.length;
   const x = (i) => left + (count > 1 ? i / (count - 1) : .5) * (WIDE - left - right);
-  const svg = make("svg", { viewBox: `0 0 ${WIDE} ${high}`, role: "img", "aria-label": `${chart.title}: ${chart.series.map((s) => s.name).join(", ")}, ${count} points` });
+  const place = (v) => (log && v <= 0 ? high - bottom : y.place(v));
+  const svg = make("svg", { viewBox: `0 0 ${WIDE} ${high}`, role: "img", "aria-label": `${t(chart.title)}: ${chart.series.map((s) => t(s.name)).join(", ")}` });
   for (const tick of y.ticks) {
     const at = y.place(tick);
     svg.append(make("line", { class: "grid", x1: left, x2: WIDE - right, y1: at, y2: at }), make("text", { x: left - 8, y: at + 4, "text-anchor": "end" }, tickText(tick, log)));
   }
-  const ticks = [...new Set([0, .2, .4, .6, .8, 1].map((part) => Math.round(part * (count - 1))))];
-  for (const i of ticks) {
-    const label = chart.labels[i].length > 22 ? `${chart.labels[i].slice(0, 21)}…` : chart.labels[i];
+  const few = chart.labels.some((label) => label.length > 12) ? [0, .25, .5, .75, 1] : [0, .125, .25, .375, .5, .625, .75, .875, 1];
+  for (const i of new Set(few.map((part) => Math.round(part * (count - 1))))) {
+    const label = chart.labels[i].length > 26 ? `${chart.labels[i].slice(0, 25)}…` : chart.labels[i];
     svg.append(make("text", { x: x(i), y: high - 6, "text-anchor": i === 0 ? "start" : i === count - 1 ? "end" : "middle" }, label));
+  }
+  if (chart.tolerance) {
+    const at = y.place(chart.tolerance);
+    svg.append(make("line", { class: "limit", x1: left, x2: WIDE - right, y1: at, y2: at }), make("text", { class: "limit", x: WIDE - right, y: at - 5, "text-anchor": "end" }, t("tolerance")));
   }
   chart.series.forEach((series, number) => {
     const tone = TONES[number % TONES.length];
-    let path = "", pen = false;
-    const points = [];
+    let path = "", last = -9;
+    const points = [], dense = series.values.filter((v) => v !== null).length > count / 3;
     series.values.forEach((value, i) => {
-      if (value === null || (log && value <= 0)) { if (value === null && !series.values.some((v, j) => v !== null && Math.abs(i - j) < 2)) pen = false; return; }
-      const px = x(i), py = y.place(value);
-      path += `${pen ? "L" : "M"}${px.toFixed(1)} ${py.toFixed(1)}`;
-      pen = true;
+      if (value === null) return;
+      const px = x(i), py = place(value), joined = last === i - 1 || !dense;
+      path += `${last >= 0 && joined ? "L" : "M"}${px.toFixed(1)} ${py.toFixed(1)}`;
+      last = i;
       if (count <= 160) points.push(make("circle", { cx: px, cy: py, r: 2.6, fill: tone }));
     });
-    svg.append(make("path", { d: path, fill: "none", stroke: tone, "stroke-width": 1.8, "stroke-linejoin": "round" }), ...points);
+    svg.append(make("path", { d: path, fill: "none", stroke: tone, "stroke-width": number === 1 ? 3 : 1.8, "stroke-dasharray": number > 1 ? "6 4" : null, "stroke-linejoin": "round" }), ...points);
+    for (const [i, word] of series.marks.slice(0, 60)) {
+      svg.append(make("line", { class: "broken", x1: x(i), x2: x(i), y1: top, y2: high - bottom }), make("text", { class: "broken", x: x(i), y: top - 3, "text-anchor": i > count * .95 ? "end" : "middle" }, word));
+    }
   });
   const mark = make("line", { class: "axis", y1: top, y2: high - bottom, x1: 0, x2: 0, "stroke-dasharray": "3 3", visibility: "hidden" });
   svg.append(mark);
@@ -298,14 +324,61 @@ function lineChart(chart) {
     const at = (event.clientX - box.left) / box.width * WIDE;
     const i = Math.max(0, Math.min(count - 1, Math.round((at - left) / (WIDE - left - right) * (count - 1))));
     mark.setAttribute("x1", x(i)); mark.setAttribute("x2", x(i)); mark.setAttribute("visibility", "visible");
-    const lines = chart.series.filter((s) => s.values[i] !== null).map((s) => `${s.name}: ${short(s.values[i])} ${chart.unit}`);
+    const text = (s) => s.marks.find(([place]) => place === i)?.[1] ?? (s.values[i] === null ? null : `${short(s.values[i])} ${t(chart.unit)}`);
+    const lines = chart.series.filter((s) => text(s) !== null).map((s) => `${t(s.name)}: ${text(s)}`);
     tip.show([chart.labels[i], ...lines].join("\n"), event);
   });
   svg.addEventListener("pointerleave", () => { tip.hide(); mark.setAttribute("visibility", "hidden"); });
   return svg;
 }
 
-const TONES = ["var(--forward)", "var(--backward)", "var(--good)", "var(--bad)", "var(--soft)"];
+// Layers of a sum along the calls: `layers` is a list of [name, cumulated values].
+function areaChart(title, layers, labels) {
+  const high = 240, left = 70, right = 12, top = 10, bottom = 26, count = labels.length;
+  const sums = labels.map((_, i) => layers.reduce((sum, [, values]) => sum + values[i], 0));
+  const y = scale(sums, false, high - bottom, top, 0);
+  const x = (i) => left + (count > 1 ? i / (count - 1) : .5) * (WIDE - left - right);
+  const svg = make("svg", { viewBox: `0 0 ${WIDE} ${high}`, role: "img", "aria-label": title });
+  for (const tick of y.ticks) svg.append(make("line", { class: "grid", x1: left, x2: WIDE - right, y1: y.place(tick), y2: y.place(tick) }), make("text", { x: left - 8, y: y.place(tick) + 4, "text-anchor": "end" }, bytesText(tick)));
+  const below = new Float64Array(count);
+  layers.forEach(([, values], number) => {
+    const down = [...below.keys()].map((i) => `${x(i).toFixed(1)} ${y.place(below[i]).toFixed(1)}`).reverse();
+    for (let i = 0; i < count; i++) below[i] += values[i];
+    const up = [...below.keys()].map((i) => `${x(i).toFixed(1)} ${y.place(below[i]).toFixed(1)}`);
+    svg.append(make("path", { d: `M${up.join("L")}L${down.join("L")}Z`, fill: AREAS[number % AREAS.length], "fill-opacity": .75 }));
+  });
+  for (const part of [0, .5, 1]) { const i = Math.round(part * (count - 1)); svg.append(make("text", { x: x(i), y: high - 6, "text-anchor": part === 0 ? "start" : part === 1 ? "end" : "middle" }, labels[i])); }
+  svg.addEventListener("pointermove", (event) => {
+    const box = svg.getBoundingClientRect(), at = (event.clientX - box.left) / box.width * WIDE;
+    const i = Math.max(0, Math.min(count - 1, Math.round((at - left) / (WIDE - left - right) * (count - 1))));
+    tip.show([labels[i], ...layers.map(([name, values]) => `${name}: ${bytesText(values[i])}`).reverse(), `${t("in all")}: ${bytesText(sums[i])}`].join("\n"), event);
+  });
+  svg.addEventListener("pointerleave", () => tip.hide());
+  return svg;
+}
+
+// How often each error occurs, by powers of ten; the bars on the right of the tolerance are wrong.
+function histogram(columns, choose) {
+  const counts = new Map();
+  let zero = 0, judged = 0;
+  for (const value of columns.error) {
+    if (!(value >= 0)) continue;
+    judged++;
+    if (value === 0) { zero++; continue; }
+    const power = Math.max(-6, Math.min(9, Math.floor(Math.log10(value))));
+    counts.set(power, (counts.get(power) || 0) + 1);
+  }
+  if (judged < 2) return null;
+  const powers = [...counts.keys()], low = Math.min(0, ...powers), top = Math.max(0, ...powers);
+  const bins = [["≤ 1", zero, "error=0"]];
+  for (let p = low; p <= top; p++) bins.push([`1e${p}`, counts.get(p) || 0, p === 9 ? "error>=1e9" : `error>=1e${p} error<1e${p + 1}`, p >= 0]);
+  const most = Math.max(...bins.map((bin) => bin[1]));
+  return make("div", { class: "bars" }, bins.map(([name, count, query, wrong]) => make("button", { type: "button", class: wrong ? "wrong" : "", title: `${count.toLocaleString("en")}: ${query}`, "aria-label": `${name}: ${count}`, onclick: () => choose(query) },
+    make("span", { class: "number" }, count ? count.toLocaleString("en") : ""), make("i", { style: `height:${count ? Math.max(2, 90 * Math.log1p(count) / Math.log1p(most)) : 0}px` }), make("span", {}, name))));
+}
+
+const AREAS = ["#4477cc", "#d98324", "#3f9b6b", "#b65fa3", "#c9a227", "#7a8494"];
+const TONES = ["var(--forward)", "var(--backward)", "var(--good)", "var(--violet)", "var(--soft)"];
 
 function spread(values) {
   const kept = values.filter((v) => v !== null && v > 0);
@@ -323,7 +396,7 @@ function roofline(groups, choose) {
   const svg = make("svg", { viewBox: `0 0 ${WIDE} ${high}`, role: "img", "aria-label": `Roofline of ${dots.length} kinds of calls` });
   for (const tick of y.ticks) svg.append(make("line", { class: "grid", x1: left, x2: WIDE - right, y1: y.place(tick), y2: y.place(tick) }), make("text", { x: left - 8, y: y.place(tick) + 4, "text-anchor": "end" }, tickText(tick, true)));
   for (const tick of x.ticks) svg.append(make("line", { class: "grid", y1: top, y2: high - bottom, x1: x.place(tick), x2: x.place(tick) }), make("text", { x: x.place(tick), y: high - bottom + 16, "text-anchor": "middle" }, tickText(tick, true)));
-  svg.append(make("text", { x: WIDE - right, y: high - 2, "text-anchor": "end" }, "operations for each byte →"), make("text", { x: left, y: high - 2 }, "GFLOP/s ↑"));
+  svg.append(make("text", { x: WIDE - right, y: high - 2, "text-anchor": "end" }, `${t("operations per byte")} →`), make("text", { x: left, y: high - 2 }, "GFLOP/s ↑"));
   const ridge = peak / stream, lowest = Math.min(...dots.map((d) => d.x), ridge) / 2;
   const clampX = (v) => Math.max(left, Math.min(WIDE - right, x.place(v))), clampY = (v) => Math.min(high - bottom, y.place(v));
   svg.append(make("path", { d: `M${clampX(lowest)} ${clampY(lowest * stream)}L${clampX(ridge)} ${y.place(peak)}L${WIDE - right} ${y.place(peak)}`, fill: "none", stroke: "var(--soft)", "stroke-width": 1.6, "stroke-dasharray": "5 4" }));

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`deeplink report RUN [-o FILE]`: one page for the results of a run."""
+"""`deeplink report RUN [RUN_B] [-o FILE]`: one page for the results of a run, or of two."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from deeplink.console import console
 from deeplink.i18n import _
-from op_tools.diagnosis.report import exports, html, readers
+from op_tools.diagnosis.report import exports, html, readers, summary
 from op_tools.diagnosis.report.server import Server
 
 
 def report(
-    run: Path,
+    runs: Sequence[Path],
     output: Path | None,
     source: Path,
     serve: bool,
@@ -21,22 +22,23 @@ def report(
     tensorboard: Path | None,
 ) -> int:
     """Run `deeplink report`; returns the exit code."""
+    run = runs[-1]
     if serve:
         return _serve(run, port, source)
-    content = readers.read(run)
+    contents = [readers.read(each) for each in runs]
+    content = contents[0] if len(contents) == 1 else summary.side_by_side(*contents)
     say = console().print
     inside = run if run.is_dir() else run.parent
     page = output or inside / "report.html"
     size = html.write(content, page, source)
     for problem in content.problems:
         say(problem, style="yellow", soft_wrap=True)
-    rows, kib = len(content.rows), size / 1024
-    say(
-        _("report: {page} ({rows} calls and results, {kib:.0f} KiB)").format(
-            page=page, rows=rows, kib=kib
-        ),
-        soft_wrap=True,
-    )
+    kib = size / 1024
+    if content.rows:
+        text = _("report: {page} ({rows} calls and results, {kib:.0f} KiB)")
+    else:
+        text = _("report: {page} ({kib:.0f} KiB)")
+    say(text.format(page=page, rows=f"{len(content.rows):,}", kib=kib), soft_wrap=True)
     if perfetto is not None:
         count = exports.perfetto(content, perfetto)
         say(
@@ -52,6 +54,11 @@ def report(
             )
         )
     return 0
+
+
+def page(folder: Path) -> None:
+    """Write report.html into a folder of results, and print its path."""
+    html.offer(readers.read(folder), folder / "report.html")
 
 
 def _serve(run: Path, port: int, source: Path) -> int:

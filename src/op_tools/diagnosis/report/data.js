@@ -24,13 +24,14 @@ async function load(headText, blobText) {
 }
 
 // Rows that a search lets through: words, all of which must be in the row, and field:word,
-// step:3, ms>1, error>=1, -word.
+// step:3, ms>1, error>=1, in:blocks.0 (a module and those inside it), op="a b", -word.
 function parseQuery(query) {
   const tests = [];
-  for (const word of query.trim().split(/\s+/).filter(Boolean)) {
+  for (const given of query.match(/(?:[^\s"]+|"[^"]*"?)+/g) || []) {
+    const word = given.replaceAll('"', "");
     const not = word.startsWith("-") && word.length > 1;
     const bare = not ? word.slice(1) : word;
-    const match = /^(op|module|site|dtype|shape|part|direction|note|state|step|rank|ms|error|bytes|norm|high|low)(:|>=|<=|>|<|=)(.+)$/i.exec(bare);
+    const match = /^(op|in|module|site|dtype|shape|part|direction|note|state|step|rank|run|ms|error|bytes|norm|high|low)(:|>=|<=|>|<|=)(.*)$/i.exec(bare);
     tests.push(match ? { not, field: match[1].toLowerCase(), how: match[2], value: match[3].toLowerCase() }
                      : { not, field: "", how: ":", value: bare.toLowerCase() });
   }
@@ -52,14 +53,19 @@ function matches(data, query) {
   return found.subarray(0, n);
 }
 
-// A text column is looked at once for each of its different values.
+// A text column is tested once for each of its different values.
 function anyText({ head, columns }, value) {
   const hits = SEARCHED.map((name) => [columns[name], head.texts[name].map((t) => t.toLowerCase().includes(value))]);
   return (i) => hits.some(([codes, hit]) => hit[codes[i]]);
 }
 
 function oneField(head, columns, { field, how, value }) {
+  if (field === "in") {
+    const inside = head.texts.module.map((t) => { const name = t.toLowerCase(); return name === value || name.startsWith(`${value}.`); });
+    return (i) => inside[columns.module[i]];
+  }
   const codes = columns[field];
+  if (field === "run") return (i) => codes[i] === (value === "b" ? 1 : 0);
   if (field === "state") {
     const hit = head.states.map((t) => t.includes(value));
     return (i) => hit[codes[i]];
@@ -87,4 +93,11 @@ function sorted(data, rows, field, down) {
   return Uint32Array.from(rows).sort((a, b) => (down ? value(b) - value(a) : value(a) - value(b)) || a - b);
 }
 
-if (typeof module !== "undefined") module.exports = { load, matches, sorted, parseQuery };
+
+// Rows as CSV: a header, and a line for each row; texts with commas or quotes are quoted.
+function csvText(header, rows) {
+  const quoted = (value) => (/[",\n]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value));
+  return [header, ...rows].map((row) => row.map(quoted).join(",")).join("\n") + "\n";
+}
+
+if (typeof module !== "undefined") module.exports = { load, matches, sorted, parseQuery, csvText };

@@ -21,7 +21,7 @@ import numpy as np
 from deeplink import __version__
 from deeplink.console import console
 from deeplink.errors import DeeplinkError
-from deeplink.i18n import _
+from deeplink.i18n import _, in_chinese
 from op_tools.diagnosis.report import source_lines, summary
 from op_tools.diagnosis.report.model import STATES, Content, Row
 
@@ -32,6 +32,7 @@ TEXTS: tuple[str, ...] = ("op", "direction", "module", "site", "dtype", "shape",
 NUMBERS: dict[str, tuple[str, Callable[[Row], float | None]]] = {
     "step": ("i4", lambda row: row.step),
     "rank": ("i2", lambda row: row.rank),
+    "run": ("u1", lambda row: row.run),
     "state": ("u1", lambda row: STATES.index(row.state)),
     "ms": ("f4", lambda row: row.ms),
     "error": ("f4", lambda row: min(row.error, 1e30)),
@@ -42,6 +43,7 @@ NUMBERS: dict[str, tuple[str, Callable[[Row], float | None]]] = {
     "start": ("f8", lambda row: row.start),
     "took": ("f4", lambda row: row.took),
 }
+SCRIPTS = ("data.js", "words.js", "charts.js", "modules.js", "page.js")
 
 
 def write(content: Content, path: Path, root: Path) -> int:
@@ -81,21 +83,27 @@ def render(content: Content, root: Path) -> str:
         sorted({row.site for row in content.rows if row.site}), root
     )
     head |= summary.of(content)
+    head["zh"] = _chinese(head)
     folder = files("op_tools.diagnosis.report")
     page = folder.joinpath("page.html").read_text("utf-8")
     parts = {
         "TITLE": escape(content.title),
-        "DEVICES": escape(" · ".join(content.devices) or _("The run does not name its device.")),
         "STYLE": folder.joinpath("style.css").read_text("utf-8"),
         "HEAD": json.dumps(_finite(head), separators=(",", ":")).replace("</", "<\\/"),
         "BLOB": base64.b64encode(zlib.compress(blob, 6)).decode(),
-        "SCRIPT": "\n".join(
-            folder.joinpath(name).read_text("utf-8") for name in ("data.js", "charts.js", "page.js")
-        ),
+        "SCRIPT": "\n".join(folder.joinpath(name).read_text("utf-8") for name in SCRIPTS),
     }
     for name, text in parts.items():
         page = page.replace(f"<!--{name}-->", text)
     return page
+
+
+def _chinese(head: dict[str, Any]) -> dict[str, str]:
+    """The Chinese texts of sentences that the tools wrote, by the English ones."""
+    texts = [table["title"] for table in head["tables"]]
+    for finding in head["findings"]:
+        texts += [finding["title"], finding["where"], *finding["lines"]]
+    return {text: chinese for text in texts if (chinese := in_chinese(text)) != text}
 
 
 def packed(content: Content) -> tuple[dict[str, Any], bytes]:
@@ -123,12 +131,14 @@ def packed(content: Content) -> tuple[dict[str, Any], bytes]:
         "version": __version__,
         "title": content.title,
         "devices": content.devices,
+        "about": content.about,
+        "runs": content.runs,
         "made": datetime.datetime.now().strftime("%Y-%m-%d %H:%M"),
         "clock": content.clock,
+        "unit": content.unit,
         "states": STATES,
         "texts": texts,
         "columns": layout,
-        "charts": [asdict(summary.thinned(chart)) for chart in content.charts],
         "cells": [asdict(cell) for cell in content.cells],
         "groups": [asdict(group) for group in content.groups],
         "tables": [asdict(table) for table in content.tables],

@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 State = Literal["unknown", "right", "wrong", "nonfinite", "skipped"]
 STATES: tuple[State, ...] = ("unknown", "right", "wrong", "nonfinite", "skipped")
+# How a run was made, in the order of the page's header.
+ABOUT = (
+    *("command", "device", "vendor", "torch", "python", "deeplink", "host", "date", "duration"),
+    "status",
+)
 
 
 @dataclass(slots=True)
@@ -33,17 +39,21 @@ class Row:
     bytes: float = 0.0  # of its results
     note: str = ""
     rank: int = 0
+    run: int = 0  # of two runs side by side: 0 or 1
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding, shown at the top."""
+    """A finding, shown at the top: problem, where, evidence, workaround, next step."""
 
     level: Literal["bad", "warn", "good", "info"]
     title: str
-    lines: tuple[str, ...] = ()
-    site: str = ""
-    command: str = ""  # what to do next
+    lines: tuple[str, ...] = ()  # the evidence
+    site: str = ""  # file:line
+    where: str = ""  # in words, if the site alone does not say it
+    workaround: str = ""  # a command
+    next: str = ""  # a command, or the file to send
+    run: int = 0  # of two runs side by side: 0 or 1
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,7 @@ class Chart:
     labels: list[str]
     series: list[Series]
     log: bool = False
+    tolerance: float | None = None  # a line of the chart: values above it are wrong
 
 
 @dataclass(frozen=True)
@@ -94,6 +105,8 @@ class Cell:
     wrong: int
     worst: float  # -1: not judged
     grade: str = ""
+    known: int = 0  # wrong cases that the vendor's list of known gaps explains
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,6 +126,7 @@ class Content:
     rows: list[Row] = field(default_factory=list)
     modules: list[tuple[str, float, float]] = field(default_factory=list)  # name, start, took
     clock: str = ""  # "us" or "calls": what the timeline counts
+    unit: str = "error / tolerance"  # of the errors of rows
     findings: list[Finding] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
     cells: list[Cell] = field(default_factory=list)
@@ -122,11 +136,23 @@ class Content:
     problems: list[str] = field(default_factory=list)  # what could not be read
     notes: list[str] = field(default_factory=list)
     devices: list[str] = field(default_factory=list)  # that the run was made on, with versions
+    about: dict[str, str] = field(default_factory=dict)  # how the run was made, by ABOUT
+    runs: list[dict[str, str]] = field(default_factory=list)  # of two runs: `about` of each
+    pairs: list[dict[str, Any]] = field(default_factory=list)  # operators of two runs
 
     def made_on(self, device: str) -> None:
         """Add a device of the run, once."""
         if device not in self.devices:
             self.devices.append(device)
+
+    def add_about(self, found: Mapping[str, Any]) -> None:
+        """Add what a file of the run says of its command, device, versions, host and time."""
+        for name in ABOUT:
+            value = found.get(name)
+            text = "" if value is None else str(value)
+            known = self.about.get(name, "")
+            if text and text not in known.split(" · "):
+                self.about[name] = f"{known} · {text}" if known else text
 
     @property
     def empty(self) -> bool:

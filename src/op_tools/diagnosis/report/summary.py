@@ -6,11 +6,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from deeplink.i18n import _, ngettext
 from op_tools.core import op_names
+from op_tools.diagnosis.report import two_runs
 from op_tools.diagnosis.report.model import Cell, Chart, Content, Finding, Row, Series
 from op_tools.diagnosis.report.readers.tools import worst_finding
 
@@ -32,6 +33,20 @@ class _Operator:
 
 def of(content: Content) -> dict[str, Any]:
     """The parts of the description that are computed from the rows."""
+    return {
+        "findings": [asdict(each) for each in findings_of(content)],
+        "operators": operators_of(content),
+        "pairs": content.pairs,
+        "cells": [asdict(cell) for cell in cells_of(content)],
+        "results": _by_module(content.rows),
+        "charts": [_chart_fields(chart) for chart in charts_of(content)],
+    }
+
+
+def findings_of(content: Content) -> list[Finding]:
+    """The findings of the readers and those that the rows show, the worst first."""
+    if content.runs:  # of two runs, each has its findings
+        return _worst_first(content.findings)
     found = list(content.findings)
     worst = worst_finding(content)
     if worst is not None and not any(each.level == "bad" for each in found):
@@ -41,18 +56,44 @@ def of(content: Content) -> dict[str, Any]:
         found.append(broken)
     if not found:
         found.append(_nothing_wrong(content))
-    charts = [] if content.charts else _growth(content.rows)
-    cells = content.cells or _cells(content.rows)
+    return _worst_first(found)
+
+
+def _worst_first(found: list[Finding]) -> list[Finding]:
     order = {"bad": 0, "warn": 1, "info": 2, "good": 3}
-    made: dict[str, Any] = {
-        "findings": [asdict(each) for each in sorted(found, key=lambda f: order[f.level])],
-        "operators": _operators(content),
-        "cells": [asdict(cell) for cell in cells],
-        "results": _by_module(content.rows),
-    }
-    if charts:
-        made["charts"] = [asdict(thinned(chart)) for chart in charts]
-    return made
+    return sorted(found, key=lambda each: order[each.level])
+
+
+def charts_of(content: Content) -> list[Chart]:
+    """The charts of the readers, and the errors or magnitudes along the rows."""
+    if content.cells or any(chart.kind == "growth" for chart in content.charts):
+        return content.charts  # a suite has no order of calls
+    judged = any(row.error >= 0 for row in content.rows)
+    return [*content.charts, *(_growth(content.rows) if judged or not content.charts else ())]
+
+
+def side_by_side(first: Content, second: Content) -> Content:
+    """The content of a page for two runs: rows and findings know their run, and charts have the
+    lines of both.
+    """
+    return two_runs.merge((first, second), findings_of, charts_of, cells_of, operators_of)
+
+
+def cells_of(content: Content) -> list[Cell]:
+    """The operators by data type."""
+    return content.cells or _cells(content.rows)
+
+
+def _chart_fields(chart: Chart) -> dict[str, Any]:
+    """A chart for the script; `marks` are the places of a series that are NaN or Inf."""
+    fields = asdict(thinned(chart))
+    for series in fields["series"]:
+        series["marks"] = [
+            [at, "NaN" if math.isnan(value) else "Inf"]
+            for at, value in enumerate(series["values"])
+            if value is not None and not math.isfinite(value)
+        ]
+    return fields
 
 
 def _first_nonfinite(content: Content) -> Finding | None:
@@ -63,11 +104,11 @@ def _first_nonfinite(content: Content) -> Finding | None:
     title = _("{calls} returned values that are not finite; the first: {op}").format(
         calls=_calls(len(rows)), op=first.op
     )
-    lines = (_("the -inf of a mask is correct; to find the origin: deeplink why-nan train.py"),)
+    lines = (_("the -inf of a mask is correct"),)
     where = _("step {step}, {module}, {direction}").format(
         step=first.step, module=first.module or _("outside of modules"), direction=first.direction
     )
-    return Finding("info", title, (where, *lines), first.site)
+    return Finding("info", title, lines, first.site, where, next="deeplink why-nan train.py")
 
 
 def _nothing_wrong(content: Content) -> Finding:
@@ -77,10 +118,14 @@ def _nothing_wrong(content: Content) -> Finding:
             "good", _("{judged:,} results were compared, and all are correct").format(judged=judged)
         )
     if content.groups:
-        slowest = max(_operators(content), key=lambda each: float(each["ms"]))
+        slowest = max(operators_of(content), key=lambda each: float(each["ms"]))
         whole = sum(group.ms for group in content.groups)
         share = f"{slowest['ms'] / whole:.0%} of {whole:.1f} ms" if whole else ""
         return Finding("info", _("Most time goes to {op}").format(op=slowest["op"]), (share,))
+    steps = next((len(chart.labels) for chart in content.charts if chart.kind == "steps"), 0)
+    if steps:
+        text = _("{steps:,} steps were recorded, without an event").format(steps=steps)
+        return Finding("good", text)
     return Finding("info", _("{calls}, no comparison data").format(calls=_calls(len(content.rows))))
 
 
@@ -88,7 +133,7 @@ def _calls(count: int) -> str:
     return ngettext("{count:,} call", "{count:,} calls", count).format(count=count)
 
 
-def _operators(content: Content) -> list[dict[str, Any]]:
+def operators_of(content: Content) -> list[dict[str, Any]]:
     """Rows by operator, sorted by errors, time and calls."""
     found: dict[str, _Operator] = {}
     for row in content.rows:
@@ -144,8 +189,9 @@ def _growth(rows: list[Row]) -> list[Chart]:
     if judged:
         labels = [_label(row) for row in judged]
         series = [_picked(judged, word, lambda row: row.error) for word in _directions(judged)]
-        title, unit = "Errors along the run", "times what is allowed"
-        return [Chart("growth", title, "results, in the order of the run", unit, labels, series)]
+        title, unit = "Errors along the run", "times the tolerance"
+        axis = "results, in the order of the run"
+        return [Chart("growth", title, axis, unit, labels, series, True, 1.0)]
     seen = [row for row in rows if row.low is not None and row.high is not None]
     seen = [row for row in seen if op_names.last(row.op) not in op_names.UNINITIALISED]
     if not seen:
@@ -193,8 +239,9 @@ def thinned(chart: Chart) -> Chart:
     spans = list(itertools.pairwise(edges))
 
     def peak(values: list[float | None], start: int, end: int) -> float | None:
-        return max((v for v in values[start:end] if v is not None), default=None)
+        kept = [value for value in values[start:end] if value is not None]
+        broken = next((value for value in kept if not math.isfinite(value)), None)
+        return broken if broken is not None else max(kept, default=None)
 
     series = [Series(s.name, [peak(s.values, *span) for span in spans]) for s in chart.series]
-    labels = [chart.labels[start] for start, _ in spans]
-    return Chart(chart.kind, chart.title, chart.axis, chart.unit, labels, series, chart.log)
+    return replace(chart, labels=[chart.labels[start] for start, _ in spans], series=series)

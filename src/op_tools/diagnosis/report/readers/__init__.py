@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
@@ -10,8 +12,8 @@ from pathlib import Path
 
 from deeplink.errors import DeeplinkError
 from deeplink.i18n import _
+from deeplink.run.run_folder import RECORD
 from op_tools.capture import SUFFIX
-from op_tools.core import output_paths
 from op_tools.diagnosis.report.model import Content
 from op_tools.diagnosis.report.readers import conformance, diagnosis, recorder, tools
 
@@ -25,6 +27,7 @@ READERS: tuple[tuple[str, str, Reader], ...] = (
     ("op_elasped_info_*.csv", "times, by call", tools.times),
     ("op_statistics_info_*.jsonl", "statistics", tools.statistics),
     (f"*{SUFFIX}", "captured calls", tools.archive),
+    ("*.problems.json", "verdicts", tools.verdicts),
     ("process_monitor_result_*.csv", "memory of the process", tools.monitor),
     ("recorder_*.jsonl", "flight recorder", recorder.steps),
     ("results.jsonl", "conformance", conformance.results),
@@ -48,7 +51,9 @@ def read(run: Path) -> Content:
     content = Content(title=run.resolve().name)
     files = list(_files(run)) if run.is_dir() else [run]
     kept = _last(files, content)
-    content.devices = output_paths.devices(run, kept)
+    for file in _records(run, files, kept):
+        with contextlib.suppress(OSError, ValueError):  # truncated: the process was killed
+            tools.run_record(json.loads(file.read_text("utf-8")), content)
     for file in kept:
         _one(file, run, content)
     content.problems += _missing(kept)
@@ -96,6 +101,32 @@ def _last(files: list[Path], content: Content) -> list[Path]:
     return kept
 
 
+def _records(run: Path, files: list[Path], kept: list[Path]) -> list[Path]:
+    """The files that say how the run was made: run.json, else those of the processes that wrote
+    the files that are shown.
+    """
+    shown = [file for file in kept if not file.name.startswith("run")]
+    folders = [run, *run.parents[:2]] if run.is_file() else []
+    beside = [folder / RECORD for folder in folders if (folder / RECORD).is_file()]
+    whole = [file for file in files if file.name == RECORD] or beside[:1]
+    whole = [file for file in whole if any(file.parent in each.parents for each in shown)]
+    if whole:
+        return whole
+    places = [run] if run.is_dir() else run.parents[:2]
+    found = {
+        file
+        for place in places
+        for file in (place.rglob if run.is_dir() else place.glob)("run_pid*.json")
+    }
+    written = {n for file in shown for n in re.findall(r"\d+", "/".join(file.parts[-5:]))}
+    return sorted(file for file in found if not written or _pid(file) in written)
+
+
+def _pid(file: Path) -> str:
+    match = re.match(r"run_pid(\d+)", file.name)
+    return match[1] if match else ""
+
+
 def _missing(files: list[Path]) -> list[str]:
     """The ranks without a file, if other ranks have one."""
     found = [match for file in files if (match := RANK.search(file.name))]
@@ -127,6 +158,7 @@ def _one(file: Path, run: Path, content: Content) -> None:
     if pattern.endswith(".csv") and _has_details(file, pattern):
         return
     before = (len(content.rows), len(content.sources))
+    rank = RANK.search(file.name)
     try:
         reader(file, content)
     except Exception as error:  # a truncated file, or one of another kind: reported, not raised
@@ -136,6 +168,9 @@ def _one(file: Path, run: Path, content: Content) -> None:
             )
         )
         return
+    if rank is not None:
+        for row in content.rows[before[0] :]:
+            row.rank = int(rank[1])
     if what and (len(content.rows) > before[0] or file.stat().st_size):
         content.sources.append((shown, what))
 

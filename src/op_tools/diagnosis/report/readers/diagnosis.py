@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import json
+import math
+import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ from deeplink import identity
 from deeplink.i18n import _, recognized
 from deeplink.inspection import collective_hang
 from op_tools.diagnosis.report.model import Chart, Content, Finding, Row, Series, Table
-from op_tools.diagnosis.report.readers.tools import trace
+from op_tools.diagnosis.report.readers.tools import made_on, run_record, trace
 
 Found = dict[str, Any]
 
@@ -48,22 +51,31 @@ def _parsed(file: Path) -> Any:
 def bisect(found: Found, content: Content) -> None:
     guilty = found["guilty"]
     level: Any = "bad" if guilty else "good" if found["status"] == "nothing" else "warn"
+    _made(found, content)
+    lines: list[str] = [text for each in guilty for text in each.get("evidence", ())]
+    plain = next((run for run in found["runs"] if run["purpose"] == "as it is"), None)
+    if guilty and plain is not None and plain["reason"]:
+        lines.append(_("{reason}, as it is").format(reason=plain["reason"]))
     places = [place for each in guilty for place in each["places"]]
-    lines = [
-        _("{module}, {direction}, {site}").format(
-            module=place["module"] or _("(outside of modules)"),
-            direction=place["direction"],
-            site=place["site"],
+    for place in places[1:6]:
+        lines.append(
+            _("also: {module}, {direction}, {site}").format(
+                module=place["module"] or _("outside of modules"),
+                direction=place["direction"],
+                site=place["site"],
+            )
         )
-        for place in places[:6]
-    ]
-    lines += [
-        _("reproduce it: deeplink run {script}").format(script=each["script"])
-        for each in guilty
-        if each["script"]
-    ]
     site = next((place["site"] for place in places if place["site"]), "")
-    content.findings.append(Finding(level, recognized(found["verdict"]), tuple(lines), site))
+    where = f"module {places[0]['module']}, {places[0]['direction']}" if places else ""
+    script = next((f"deeplink run {each['script']}" for each in guilty if each["script"]), "")
+    workaround = found.get("fix", "")
+    content.findings.append(
+        Finding(
+            *(level, recognized(found["verdict"]), tuple(lines), site, where),
+            *(workaround, script),
+        )
+    )
+    _loss_chart(found["runs"], content)
     rows = [
         (
             *(run["number"], run["purpose"], len(run["ops"]), run["outcome"], run["reason"]),
@@ -71,22 +83,66 @@ def bisect(found: Found, content: Content) -> None:
         )
         for run in found["runs"]
     ]
-    columns = ("run", "purpose", "operators elsewhere", "outcome", "reason", "time")
+    columns = ("run", "purpose", "operators on the CPU", "outcome", "reason", "time")
     content.tables.append(Table(_("Runs of the bisection"), columns, rows))
 
 
+def _made(found: Found, content: Content) -> None:
+    """Add how a search was made: its command, device, versions and duration."""
+    made = dict(found.get("made") or {})
+    made |= {"seconds": found.get("seconds")}
+    for name in ("command", "date", "status"):  # those of its runs
+        content.about.pop(name, None)
+    program = shlex.join(found.get("command") or []).replace(sys.executable, "python")
+    run_record({**made, "command": f"deeplink {found['kind']} {program}"}, content)
+
+
+LOSSES = {
+    "as it is": "on the device",
+    "everything": "reference: every operator on the CPU",
+    "search": "with the workaround",
+}
+
+
+def _loss_chart(runs: list[Found], content: Content) -> None:
+    """The loss on the device, the reference loss, and the loss with the workaround."""
+    series: dict[str, list[float | None]] = {}
+    for run in runs:
+        name = LOSSES.get(run["purpose"])
+        if name is None or not run["losses"]:
+            continue
+        if run["purpose"] == "search" and run["outcome"] != "passed":
+            continue
+        series[name] = [math.nan if value is None else value for value in run["losses"]]
+    if len(series) < 2:
+        return
+    count = max(map(len, series.values()))
+    lines = [
+        Series(name, [*values, *[None] * (count - len(values))]) for name, values in series.items()
+    ]
+    labels = [f"loss {number}" for number in range(count)]
+    title = "Loss of the device and of the reference"
+    axis = "losses, in the order of the program"
+    content.charts.append(Chart("steps", title, axis, "loss", labels, lines))
+
+
 def diff(found: Found, content: Content) -> None:
+    content.unit = "relative error"
     level: Any = {"diverges": "bad", "nothing in common": "warn"}.get(found["status"], "good")
     first = found["first"] or {}
     for side in ("a", "b"):
         for device in found[side].get("devices", ()):
             content.made_on(f"{side.upper()}: {device}")
-    lines = [found[side]["path"] for side in ("a", "b")]
+    lines = list(found.get("evidence") or filter(None, (first.get("message"),)))
+    lines += [f"{side.upper()}: {found[side]['path']}" for side in ("a", "b")]
     lines += [text for side in ("a", "b") for text in found[side]["problems"]]
-    if first.get("message"):
-        lines.insert(0, recognized(first["message"]))
+    where = ", ".join(filter(None, (first.get("module"), first.get("direction"))))
+    workaround, following = found.get("workaround", ""), found.get("next", "")
     content.findings.append(
-        Finding(level, recognized(found["verdict"]), tuple(lines), first.get("site", "")),
+        Finding(
+            *(level, recognized(found["verdict"]), tuple(lines), first.get("site", ""), where),
+            *(workaround, following),
+        )
     )
     growth = found["growth"]
     if growth:
@@ -127,8 +183,10 @@ def determinism(found: Found, content: Content) -> None:
         for t in found["tensors"]
     ]
     lines += [_("kept: {path}").format(path=path) for path in found["kept"]]
+    _made(found, content)
+    where = ", ".join(filter(None, (first.get("module"), first.get("direction"))))
     content.findings.append(
-        Finding(level, recognized(found["verdict"]), tuple(lines), first.get("site", "")),
+        Finding(*(level, recognized(found["verdict"]), tuple(lines), first.get("site", ""), where)),
     )
 
 
@@ -140,11 +198,13 @@ def one_iteration(found: Found, content: Content) -> None:
         made = identity.read(found.get(key) or {})
         if made is not None:
             content.made_on(f"{what} {made}")
+            if key == "here":
+                content.add_about(made_on(made))
     if found.get("same_device"):
         title = _("The record is from the device under test: a fault of it is in the record too")
         content.findings.append(Finding("warn", title))
     if first is None:
-        content.findings.append(Finding("good", _("Every layer is as it was recorded")))
+        content.findings.append(Finding("good", _("Every layer is correct")))
     else:
         wanted = first["layer"], first["call"]
         layer = next(each for each in layers if (each["layer"], each["call"]) == wanted)
@@ -153,10 +213,16 @@ def one_iteration(found: Found, content: Content) -> None:
             for item in layer[first["direction"]]
             if not item["passed"]
         ]
-        title = _("{layer} diverges first, {direction}").format(
+        title = _("First diverging layer: {layer}, {direction}").format(
             layer=first["layer"], direction=first["direction"]
         )
-        content.findings.append(Finding("bad", title, tuple(lines[:3]), layer["site"] or ""))
+        said = found.get("verdict") or {}
+        lines = [*lines[:3], *said.get("evidence", ())]
+        workaround, following = said.get("workaround", ""), said.get("next", "")
+        site, name = layer["site"] or "", f"module {first['layer']} ({layer['name']})"
+        content.findings.append(
+            Finding("bad", title, tuple(lines), site, name, workaround, following)
+        )
     labels = [f"{each['layer'] or each['name']}" for each in layers]
     series = [
         Series("results", [_number(each["drift"]) for each in layers]),
@@ -179,9 +245,13 @@ def why_nan(found: Found, content: Content) -> None:
     """Read the origin of a NaN, and the calls before it."""
     origin = found["origin"]
     level: Any = "bad" if origin else "good"
-    lines = tuple(map(recognized, found["lines"]))
+    symptom = f"{found['symptom']}, step {found['step']}" if found["symptom"] else ""
+    lines = tuple(map(recognized, filter(None, (symptom, *found["lines"]))))
     site = origin["site"] if origin else ""
-    content.findings.append(Finding(level, recognized(found["verdict"]), lines, site))
+    workaround, following = found.get("workaround", ""), found.get("next", "")
+    content.findings.append(
+        Finding(level, recognized(found["verdict"]), lines, site, "", workaround, following)
+    )
     if not found["chain"]:
         return
     columns = ("", "op", "direction", "step", "module", "line", "largest value", "state")

@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 from deeplink import identity
-from deeplink.i18n import _
+from deeplink.i18n import _, recognized
 from op_tools.diagnosis.flight_recorder import stacks
 from op_tools.diagnosis.report.model import Chart, Content, Finding, Row, Series
-from op_tools.diagnosis.report.readers.tools import lines_of
+from op_tools.diagnosis.report.readers.tools import lines_of, made_on
 
 TITLES = {
     "nan": _("A NaN in the run"),
-    "spike": _("The loss leaps"),
+    "spike": _("The loss jumps"),
     "exception": _("The program raised"),
     "signal": _("The program was ended by a signal"),
     "hang": _("The program hangs"),
@@ -36,6 +37,7 @@ def steps(file: Path, content: Content) -> None:
         made = identity.read(line)
         if made is not None:
             content.made_on(str(made))
+            content.add_about(made_on(made))
     taken = [line for line in lines if "step" in line and "event" not in line]
     for line in lines:
         if "event" in line:
@@ -61,18 +63,11 @@ def _finding(event: dict[str, Any], taken: list[dict[str, Any]]) -> Finding:
     stack = [str(each).strip() for each in event.get("stack", [])]
     said = stack[:24] if hangs else stack[-12:]
     title = TITLES.get(event["event"], event["event"])
-    then = (
-        [_("for the line, from the last checkpoint: {next}").format(next=event["next"])]
-        if "next" in event
-        else []
-    )
-    lines = (*said, *then, *_after(event, taken))
-    return Finding(
-        "bad",
-        _("{title}: {text}").format(title=title, text=event["text"]),
-        lines,
-        stacks.site(stack, hangs),
-    )
+    symptom, *more = map(recognized, str(event["text"]).split("; "))
+    lines = (*more, *said, *_after(event, taken))
+    site, following = stacks.site(stack, hangs), str(event.get("next", ""))
+    text = _("{title}: {text}").format(title=title, text=symptom)
+    return Finding("bad", text, lines, site, next=following)
 
 
 def _after(event: dict[str, Any], taken: list[dict[str, Any]]) -> list[str]:
@@ -103,7 +98,7 @@ def _other(file: Path) -> str:
 
 def _charts(taken: list[dict[str, Any]], content: Content) -> None:
     labels = [f"step {line['step']}" for line in taken]
-    losses = [Series("loss", [line.get("loss") for line in taken])]
+    losses = [Series("loss", [_loss(line) for line in taken])]
     content.charts.append(Chart("steps", "Loss", "steps", "loss", labels, losses))
     times = [Series("ms", [line.get("ms") for line in taken])]
     content.charts.append(Chart("steps", "Time of a step", "steps", "ms", labels, times))
@@ -124,8 +119,17 @@ def _charts(taken: list[dict[str, Any]], content: Content) -> None:
 
 
 def _largest(figures: dict[str, Any] | None) -> float | None:
+    if any(each[2] for each in (figures or {}).values()):
+        return math.nan
     found = [each[0] for each in (figures or {}).values() if each[0] is not None]
     return max(found, default=None)
+
+
+def _loss(line: dict[str, Any]) -> float | None:
+    """The loss of a step: None if it was not recorded, NaN if it was not finite."""
+    if "loss" not in line:
+        return None
+    return math.nan if line["loss"] is None else float(line["loss"])
 
 
 def _rows(taken: list[dict[str, Any]]) -> list[Row]:

@@ -7,12 +7,16 @@ import csv
 import json
 import math
 import re
+import shlex
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from deeplink.i18n import _
+from deeplink import identity
+from deeplink.i18n import _, joined
 from op_tools.capture import Archive, find_folders
+from op_tools.core.problem import program_in
 from op_tools.diagnosis.report.model import Chart, Content, Finding, Group, Row, Series
 
 _TENSOR = re.compile(r"(float|bfloat|int|uint|bool|complex)(\d*\w*)(\([\d, ]*\))")
@@ -55,6 +59,48 @@ def comparisons(file: Path, content: Content) -> None:
                 note=found["message"],
             )
         )
+
+
+def verdicts(file: Path, content: Content) -> None:
+    """Read OpAutoCompare's verdicts, one for each wrong operator."""
+    for op, found in json.loads(file.read_text("utf-8")).items():
+        problem = found["problem"].removeprefix(f"{op}, ")
+        site = site_of(found["where"])
+        where = found["where"].removeprefix(site).strip(" ,")
+        lines = (problem, *found["evidence"])
+        title = f"{op} is wrong"
+        content.findings.append(
+            Finding("bad", title, lines, site, where, found["workaround"], found["next"])
+        )
+
+
+def run_record(found: dict[str, Any], content: Content) -> None:
+    """Read run.json of a run folder, or run_pid….json of a process: how the run was made."""
+    made = identity.read(found)
+    about: dict[str, Any] = {"status": found.get("status"), "deeplink": found.get("deeplink")}
+    command = found.get("command") or ""
+    about["command"] = command if isinstance(command, str) else shlex.join(map(str, command))
+    if made is not None:
+        content.made_on(str(made))
+        about |= made_on(made)
+    if found.get("started"):
+        about["date"] = str(found["started"]).replace("T", " ")
+    if found.get("begin"):
+        about["date"] = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["begin"]))
+    if found.get("seconds") is not None:
+        about["duration"] = f"{found['seconds']:.1f} s"
+    content.add_about(about)
+
+
+def made_on(made: identity.Identity) -> dict[str, str]:
+    """A device and its versions, for the header of the page."""
+    return {
+        "device": f"{made.label} (device {made.device})",
+        "vendor": made.vendor,
+        "torch": made.torch,
+        "python": made.python,
+        "host": made.host,
+    }
 
 
 def comparison_table(file: Path, content: Content) -> None:
@@ -265,25 +311,27 @@ def site_of(text: str) -> str:
 
 
 def worst_finding(content: Content) -> Finding | None:
-    """Describe the comparison with the largest error."""
+    """Describe the comparison with the largest error, for runs without a file of verdicts."""
     wrong = [row for row in content.rows if row.state == "wrong"]
     if not wrong:
         return None
     first = max(wrong, key=lambda row: row.error)
     ops = sorted({row.op for row in wrong})
-    lines = [
-        _("worst: {part} {direction}, {error:.3g} times what is allowed").format(
-            part=first.part, direction=first.direction, error=first.error
-        )
-    ]
-    if first.note:
-        lines.append(first.note)
+    lines = [first.note or _("{part} is wrong").format(part=first.part)]
+    lines.append(_("error: {error:,.3g} times the tolerance").format(error=first.error))
     if len(ops) > 1:
         lines.append(
             _("also wrong: {names}").format(names=", ".join(op for op in ops if op != first.op))
         )
-    title = _("{op} is wrong").format(op=first.op) + (
-        _(", in {module}").format(module=first.module) if first.module else ""
+    where = joined(
+        ", ",
+        (
+            *([_("module {module}").format(module=first.module)] if first.module else []),
+            *filter(None, (first.part, first.direction)),
+            _("step {step}").format(step=first.step),
+        ),
     )
-    command = f"deeplink run --fallback {first.op} …"
-    return Finding("bad", title, tuple(lines), first.site, command)
+    program = program_in(content.about.get("command", ""))
+    workaround = f"deeplink run --fallback {first.op} {program}"
+    title = _("{op} is wrong").format(op=first.op)
+    return Finding("bad", title, tuple(lines), first.site, where, workaround)
