@@ -9,7 +9,7 @@ import pytest
 
 from deeplink.console import console, table
 from deeplink.errors import DeeplinkError
-from deeplink.i18n import Message, _, joined, language, ngettext, translated
+from deeplink.i18n import Message, _, joined, language, ngettext, recognized, translated
 from deeplink.i18n.catalogue import entries
 from deeplink.settings import locale
 from op_tools.core.problem import Problem
@@ -92,6 +92,15 @@ def test_parts_of_a_message_are_translated(chinese: None) -> None:
     assert translated(joined("; ", (inner, "y", inner))) == "是否想写 'x'？; y; 是否想写 'x'？"
     assert translated("a " + inner + " b") == "a 是否想写 'x'？ b"
     assert joined("; ", ("a", "b")) == "a; b"
+
+
+def test_sentences_of_a_file_are_translated_one_by_one(chinese: None) -> None:
+    text = "3 of 4 elements differ by more than rounding allows. Worst at [1]: got 2, expected 0 "
+    text += "(error 2, tolerance 1e-6)"
+    shown = translated(recognized(text))
+    assert shown.startswith("4 个元素中有 3 个")
+    assert shown.endswith("。最差的位于 [1]：得到 2，应为 0（误差 2，容差 1e-6）")
+    assert translated(recognized("Unknown words. And more.")) == "Unknown words. And more."
 
 
 def test_the_count_chooses_the_english_form() -> None:

@@ -230,7 +230,8 @@ def test_a_verdict_is_shown_with_its_evidence_and_commands(tmp_path: Path) -> No
     (finding,) = readers.read(tmp_path).findings
     assert (finding.title, finding.site) == ("torch.mm is wrong", "/a/train.py:7")
     assert finding.where.endswith("module head, step 0")
-    assert finding.lines == ("output forward: 3 of 4 elements differ", *found["evidence"])
+    assert finding.where.startswith("output forward, forward: y")
+    assert finding.lines == ("3 of 4 elements differ", *found["evidence"])
     assert (finding.workaround, finding.next) == (found["workaround"], found["next"])
 
 

@@ -23,7 +23,7 @@ class Catalogue(gettext.NullTranslations):
     def __init__(self, texts: dict[str, str]) -> None:
         super().__init__()
         self._texts = texts
-        self._patterns: list[tuple[re.Pattern[str], str]] = []
+        self._patterns: list[tuple[re.Pattern[str], str, int]] = []  # and its sentences
 
     def gettext(self, message: str) -> str:
         return self._texts.get(message, message)
@@ -34,21 +34,26 @@ class Catalogue(gettext.NullTranslations):
     def recognized(self, text: str) -> str:
         """The translation of a text whose placeholders are filled in; the text where there is none.
 
-        What fills a placeholder is translated likewise.
+        What fills a placeholder is translated likewise; several sentences are translated together
+        by a message of several, else one by one.
         """
-        for pattern, target in self._by_pattern():
-            match = pattern.fullmatch(text)
+        sentences = _SENTENCES.split(text)
+        for pattern, target, count in self._by_pattern():
+            match = pattern.fullmatch(text) if count > 1 or len(sentences) == 1 else None
             if match is not None:
                 words = {name: self.recognized(word) for name, word in match.groupdict().items()}
                 return _filled(target, words)
-        return text
+        if len(sentences) == 1:
+            return text
+        translations = [self.recognized(each) for each in sentences]
+        return ". ".join(sentences) if translations == sentences else "。".join(translations)
 
-    def _by_pattern(self) -> list[tuple[re.Pattern[str], str]]:
+    def _by_pattern(self) -> list[tuple[re.Pattern[str], str, int]]:
         """Patterns of the English texts with their translations, the most specific one first."""
         if not self._patterns:
             specific = sorted(self._texts, key=lambda text: -len(_PLACEHOLDER.sub("", text)))
             self._patterns = [
-                (_pattern(text), self._texts[text])
+                (_pattern(text), self._texts[text], len(_SENTENCES.split(text)))
                 for text in specific
                 if len(_WORD.findall(_PLACEHOLDER.sub("", text))) > 0
             ]
@@ -56,6 +61,7 @@ class Catalogue(gettext.NullTranslations):
 
 
 _PLACEHOLDER = re.compile(r"\{(\w+)(?:![rsa])?(?::[^}]*)?\}")
+_SENTENCES = re.compile(r"\. (?=[A-Z{])")
 _WORD = re.compile("[A-Za-z]{2}")
 
 

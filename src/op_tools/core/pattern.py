@@ -163,18 +163,21 @@ def pattern(wrong: Counter[Any], correct: Counter[Any]) -> str:
     ]
     if not texts:
         return ""
-    many, right = wrong.total(), correct.total()
-    mine = (
-        _("The wrong call has")
-        if many == 1
-        else _("All {count:,} wrong calls have").format(count=many)
-    )
-    theirs = (
-        _("the correct call does not")
-        if right == 1
-        else _("none of the {count:,} correct calls does").format(count=right)
-    )
-    return _("{mine} {texts}; {theirs}.").format(mine=mine, texts=texts[0], theirs=theirs)
+    return _sentence(texts[0], wrong.total(), correct.total())
+
+
+def _sentence(what: str, wrong: int, correct: int) -> str:
+    if wrong == 1 and correct == 1:
+        text = _("The wrong call has {what}; the correct call does not.")
+    elif wrong == 1:
+        text = _("The wrong call has {what}; none of the {correct:,} correct calls does.")
+    elif correct == 1:
+        text = _("All {wrong:,} wrong calls have {what}; the correct call does not.")
+    else:
+        text = _(
+            "All {wrong:,} wrong calls have {what}; none of the {correct:,} correct calls does."
+        )
+    return text.format(what=what, wrong=wrong, correct=correct)
 
 
 def _limit(wrong: Iterable[Description], correct: Iterable[Description]) -> str:

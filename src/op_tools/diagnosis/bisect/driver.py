@@ -366,20 +366,26 @@ class Bisection:
             if len(ops) == 1
             else _("these {count} operators").format(count=len(ops))
         )
-        if self._asked.instead == "cpu":
-            move = _("Moving only {these} to the CPU").format(these=these)
-        else:
-            move = _("Computing only {these} in {instead}").format(
-                these=these, instead=self._asked.instead
+        on_cpu, by_loss = self._asked.instead == "cpu", self._asked.check is None
+        if on_cpu and by_loss:
+            text = _("Cause: {names}. Moving only {these} to the CPU fixes the loss ({tested}).")
+        elif on_cpu:
+            text = _(
+                "Cause: {names}. Moving only {these} to the CPU makes the check pass ({tested})."
             )
-        asked = self._asked.check
-        effect = _("fixes the loss") if asked is None else _("makes the check pass")
+        elif by_loss:
+            text = _(
+                "Cause: {names}. Computing only {these} in {instead} fixes the loss ({tested})."
+            )
+        else:
+            text = _(
+                "Cause: {names}. Computing only {these} in {instead} makes the check pass "
+                "({tested})."
+            )
         tested = _("{count} operators tested in {runs} runs").format(
             count=len(self.found["candidates"]), runs=len(self.found["runs"])
         )
-        return _("Cause: {names}. {move} {effect} ({tested}).").format(
-            names=names, move=move, effect=effect, tested=tested
-        )
+        return text.format(names=names, these=these, instead=self._asked.instead, tested=tested)
 
 
 def _place(where: Where, calls: int) -> Place:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from deeplink import identity
-from deeplink.i18n import _, joined
+from deeplink.i18n import _, joined, recognized
 from op_tools.capture import Archive, find_folders
 from op_tools.core.problem import program_in
 from op_tools.diagnosis.report.model import Chart, Content, Finding, Group, Row, Series
@@ -64,11 +64,11 @@ def comparisons(file: Path, content: Content) -> None:
 def verdicts(file: Path, content: Content) -> None:
     """Read OpAutoCompare's verdicts, one for each wrong operator."""
     for op, found in json.loads(file.read_text("utf-8")).items():
-        problem = found["problem"].removeprefix(f"{op}, ")
+        part, _colon, message = found["problem"].removeprefix(f"{op}, ").partition(": ")
         site = site_of(found["where"])
-        where = found["where"].removeprefix(site).strip(" ,")
-        lines = (problem, *found["evidence"])
-        title = f"{op} is wrong"
+        where = ", ".join((part, found["where"].removeprefix(site).strip(" ,")))
+        lines = tuple(map(recognized, (message, *found["evidence"])))
+        title = _("{op} is wrong").format(op=op)
         content.findings.append(
             Finding("bad", title, lines, site, where, found["workaround"], found["next"])
         )
