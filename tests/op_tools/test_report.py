@@ -267,7 +267,7 @@ def test_the_losses_of_a_bisection_share_a_chart(tmp_path: Path) -> None:
     (tmp_path / "bisect.json").write_text(json.dumps(found))
     content = readers.read(tmp_path)
     (finding,) = content.findings
-    assert finding.lines == ("pattern", "as it is: loss 0 is 9")
+    assert finding.lines == ("pattern", "loss 0 is 9, as it is")
     assert (finding.workaround, finding.next) == (found["fix"], "deeplink run repro.py")
     assert content.about["command"] == "deeplink bisect python train.py"
     (chart,) = content.charts
@@ -544,10 +544,8 @@ def test_a_nan_is_marked_in_the_loss_and_two_losses_share_a_chart(tmp_path: Path
     with browser.Browser() as opened:
         opened.open(page)
         assert opened.js("document.querySelector('#steps svg text.broken').textContent") == "NaN"
-        assert (
-            opened.js("document.querySelectorAll('#steps .chart:first-of-type svg path').length")
-            >= 2
-        )
+        paths = "document.querySelector('#steps .chart').querySelectorAll('path').length"
+        assert opened.js(paths) == 2
         legend = "document.querySelector('#steps .legend').innerText"
         assert "A: loss" in opened.js(legend) and "B: loss" in opened.js(legend)
         assert opened.errors == []

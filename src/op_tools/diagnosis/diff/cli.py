@@ -129,14 +129,14 @@ def _show_rest(found: Diff) -> None:
     first = found["first"]
     if first is not None:
         parts = first["site"], first["module"] and f"module {first['module']}", first["direction"]
-        problem = Problem(
+        verdict = Problem(
             first["message"],
             ", ".join(filter(None, parts)),
             tuple(found["evidence"]),
             found["workaround"],
             found["next"],
         )
-        for line in problem.lines():
+        for line in verdict.lines():
             out.print(line, soft_wrap=True)
 
 

@@ -302,29 +302,29 @@ class Calls {
     const mono = "12.5px ui-monospace, \"SF Mono\", \"Cascadia Mono\", Menlo, Consolas, monospace", sans = "13px system-ui, sans-serif";
     const wide = (text, font) => { pen.font = font; return pen.measureText(text).width; };
     const longest = (texts, font) => [...texts].sort((a, b) => b.length - a.length).slice(0, 12).reduce((most, text) => Math.max(most, wide(text, font)), 0);
-    const room = 22, { data } = this, words = (text) => text.split(/[ /]+/);
+    const room = 19, { data } = this, words = (text) => text.split(/[ /]+/);
     const found = this.shown.map(([name, , kind]) => {
       const title = Math.max(...words(this.title(name)).map((word) => wide(`${word} ↓`, `600 ${sans}`)));
       if (kind === "text" || kind === "site") {
         const texts = name === "direction" ? data.head.texts[name].map(t) : kind === "site" ? data.head.texts[name].map(baseName) : data.head.texts[name];
         const whole = longest(texts, name === "op" || kind === "site" ? mono : sans);
-        return { whole: Math.max(title, whole), least: Math.max(title, kind === "site" || name === "direction" ? whole : Math.min(whole, whole / 2 + 34)) };
+        return { whole: Math.max(title, whole), least: Math.max(title, kind === "site" || name === "direction" ? whole : Math.min(whole, whole / 2 + 26)) };
       }
       const texts = kind === "state" ? data.head.states.map((word) => `    ${stateWord(word)}`) : kind === "run" ? ["A"] : name === "step" || name === "rank" ? ["12345"] : ["123,456", "-1.2e-10"];
       const whole = Math.max(title, longest(texts, sans));
       return { whole, least: whole };
     });
-    const box = (this.box.clientWidth || 1180) - 2 - room * found.length;
+    const box = (this.box.clientWidth || 1180) - room * found.length;
     const sum = (key) => found.reduce((total, one) => total + one[key], 0);
     const spare = sum("whole") - sum("least");
     const part = sum("whole") <= box ? 1 : spare > 0 ? Math.max(0, (box - sum("least")) / spare) : 0;
-    const widths = found.map(({ whole, least }) => Math.ceil(least + (whole - least) * part) + room);
+    const widths = found.map(({ whole, least }) => Math.max(Math.ceil(least), Math.floor(least + (whole - least) * part)) + room);
     const all = widths.reduce((total, width) => total + width, 0);
     this.line = part < 1 ? 44 : 28;
     this.box.classList.toggle("tall", part < 1);
     const grows = this.shown.map(([name, , kind]) => kind === "text" && name !== "direction");
     this.grid = widths.map((width, at) => (grows[at] ? `minmax(${width}px, ${width}fr)` : `${width}px`)).join(" ");
-    for (const node of [this.head, this.space]) node.style.minWidth = all > (this.box.clientWidth || 1180) - 2 ? `${all}px` : "";
+    for (const node of [this.head, this.space]) node.style.minWidth = all > (this.box.clientWidth || 1180) ? `${all}px` : "";
   }
 
   title(name) { return t(name === "error" ? this.data.head.unit : COLUMNS.find((column) => column[0] === name)[1]); }
