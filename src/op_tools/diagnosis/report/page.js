@@ -302,7 +302,7 @@ class Calls {
     const mono = "12.5px ui-monospace, \"SF Mono\", \"Cascadia Mono\", Menlo, Consolas, monospace", sans = "13px system-ui, sans-serif";
     const wide = (text, font) => { pen.font = font; return pen.measureText(text).width; };
     const longest = (texts, font) => [...texts].sort((a, b) => b.length - a.length).slice(0, 12).reduce((most, text) => Math.max(most, wide(text, font)), 0);
-    const room = 19, { data } = this, words = (text) => text.split(/[ /]+/);
+    const room = 18, { data } = this, words = (text) => text.split(/[ /]+/);
     const found = this.shown.map(([name, , kind]) => {
       const title = Math.max(...words(this.title(name)).map((word) => wide(`${word} ↓`, `600 ${sans}`)));
       if (kind === "text" || kind === "site") {
@@ -314,7 +314,7 @@ class Calls {
       const whole = Math.max(title, longest(texts, sans));
       return { whole, least: whole };
     });
-    const box = (this.box.clientWidth || 1180) - room * found.length;
+    const box = (this.box.clientWidth || 1180) - (room + 1) * found.length;
     const sum = (key) => found.reduce((total, one) => total + one[key], 0);
     const spare = sum("whole") - sum("least");
     const part = sum("whole") <= box ? 1 : spare > 0 ? Math.max(0, (box - sum("least")) / spare) : 0;
