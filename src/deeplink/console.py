@@ -18,7 +18,7 @@ from deeplink import settings
 from deeplink.i18n import translated
 
 # Columns of names, which a reader copies: never broken over two lines.
-NO_WRAP = ("vendor", "name", "check", "status", "time", "from")
+NO_WRAP = ("vendor", "name", "line", "check", "status", "time", "from")
 # Columns of dotted module paths, whose last names identify the module: on one line each.
 PATHS = ("module", "layer")
 STYLES = {

@@ -125,7 +125,9 @@ def test_a_column_of_modules_keeps_the_end_of_a_path(
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     row = ("torch.nn.functional.linear", "output[0] forward", "train.py:23", MODULE, "12", "27.5")
-    terminal.show_table("wrong", ("name", "what", "line", "module", "times", "error/bound"), [row])
+    terminal.show_table(
+        "wrong", ("name", "what", "line", "module", "times", "error / tolerance"), [row]
+    )
     assert f" {shown} " in capsys.readouterr().out
 
 

@@ -37,7 +37,7 @@ COLUMNS = (
     *("forward_id", "name", "allclose", "cosine_similarity", "max_abs_diff"),
     *("max_relative_diff", "atol", "rtol", "error_info"),
 )
-SUMMARY = (_("name"), _("what"), _("line"), _("module"), _("times"), _("error/bound"))
+SUMMARY = (_("name"), _("what"), _("line"), _("module"), _("times"), _("error / tolerance"))
 _EXTRA = COLUMNS.index("cosine_similarity")  # a column of the file that the tables leave out
 SHOWN = 20  # rows of the summary
 UNBOUNDED = ("ascend", "ulp")  # standards that allow a share of the elements any error
