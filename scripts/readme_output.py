@@ -50,7 +50,7 @@ ROWS = (
         "deeplink why-nan train.py",
         {"en": "1 run", "zh": "1 次运行"},
         "nan:gelu:call=9",
-        (r"^why-nan: ", r"^  at (?:/.*/)?(.*)"),
+        (r"^why-nan: ", r"^Where: +(?:/.*/)?(.*)"),
     ),
     Row(
         {"en": "which operators are wrong, on which lines", "zh": "哪些算子错了，在哪一行"},

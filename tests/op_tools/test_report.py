@@ -109,6 +109,19 @@ def test_earlier_runs_in_the_same_folder_are_left_out(tmp_path: Path) -> None:
     ]
 
 
+def test_runs_that_share_a_page_are_reported(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        statistics(tmp_path / name, 4)
+        record = {"kind": "run", "command": f"deeplink run --{name} train.py", "status": 0}
+        (tmp_path / name / "run.json").write_text(json.dumps(record))
+    content = readers.read(tmp_path)
+    assert "2 runs are shown together; name the folder of one to see it alone" in content.notes
+    assert content.about["command"] == (
+        "deeplink run --first train.py · deeplink run --second train.py"
+    )
+    assert readers.read(tmp_path / "first").notes == []
+
+
 def test_what_cannot_be_read_is_told_and_the_rest_shown(tmp_path: Path) -> None:
     statistics(tmp_path, 10)
     lines = tmp_path / f"op_statistics_result/op_statistics_info_pid1_{STAMP}.jsonl"

@@ -51,7 +51,11 @@ def read(run: Path) -> Content:
     content = Content(title=run.resolve().name)
     files = list(_files(run)) if run.is_dir() else [run]
     kept = _last(files, content)
-    for file in _records(run, files, kept):
+    records = _records(run, files, kept)
+    if sum(file.name == RECORD for file in records) > 1:
+        text = _("{count} runs are shown together; name the folder of one to see it alone")
+        content.notes.append(text.format(count=len(records)))
+    for file in records:
         with contextlib.suppress(OSError, ValueError):  # truncated: the process was killed
             tools.run_record(json.loads(file.read_text("utf-8")), content)
     for file in kept:
