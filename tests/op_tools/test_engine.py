@@ -408,6 +408,11 @@ def test_a_terminal_sees_how_far_it_is(
     with Watcher(ops="torch.sin"):
         op_tools.step()
     assert capsys.readouterr().err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)  # its lines are the program's
+    with Watcher(ops="torch.sin"):
+        op_tools.step()
+    assert "step" not in capsys.readouterr().err
 
 
 def test_the_end_waits_for_threads_that_still_hold_a_mode() -> None:

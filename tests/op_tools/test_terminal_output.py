@@ -15,7 +15,7 @@ import pytest
 PROGRAM = """
 import torch
 
-layer = torch.nn.Linear(64, 64).to("dipu")
+layer = torch.nn.Linear(64, 64, bias=False).to("dipu")
 optimizer = torch.optim.SGD(layer.parameters(), 0.1)
 for step in range(4):
     print(f"step {step} | ", end="", flush=True)

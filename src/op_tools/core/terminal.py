@@ -167,13 +167,15 @@ _last = 0.0
 
 
 def progress(step: int, tools: Sequence[Tool]) -> None:
-    """Print what the tools have seen so far, to a terminal only."""
+    """Print what the tools have seen so far, to a terminal that does not show the program's own
+    output: there the line could break into a line of the program.
+    """
     global _last
     now = time.monotonic()
     if now - _last < PERIOD:
         return
     _last = now
-    if verbose() or not tools or not Output(stderr=True).isatty():
+    if verbose() or not tools or Output().isatty() or not Output(stderr=True).isatty():
         return
     parts = [
         _("{name} {applied} calls{so_far}").format(
@@ -188,6 +190,7 @@ def progress(step: int, tools: Sequence[Tool]) -> None:
 
 # The summary at the end.
 
+PROBLEM = "Problem:"  # the first line of a verdict
 ERRORS = 5  # kinds of errors in a tool that are shown
 
 
@@ -196,7 +199,7 @@ def summary(tool: Tool, started: Started, lines: Iterable[str] = ()) -> None:
     name = type(tool).__name__
     out = console()
     for line in lines:
-        out.print(line, soft_wrap=True)
+        out.print(line, soft_wrap=True, style="bold red" if line.startswith(PROBLEM) else None)
     if not started.applied:
         out.print(
             _("{name}: nothing was seen. {why_nothing}").format(

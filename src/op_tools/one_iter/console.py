@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from op_tools.one_iter.record_store import Writer
 from op_tools.one_iter.result import Direction, Finding
 
 SHOWN = 60  # rows of a table; of a larger model, the layers that diverge and their neighbours
+SHOWN_LAYERS = 16  # of a workaround
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
 Found = tuple[Finding, Direction] | None
 
@@ -152,6 +154,8 @@ def explained(finding: Finding, direction: Direction, findings: Sequence[Finding
         workaround = run_command(f"--fallback {entry.path}")
     elif entry.parent:
         option = f"--modules {entry.path}"
+        layers = shlex.quote(",".join(_paths(findings)) or entry.path)
+        workaround = run_command(f"--fallback '.*' --modules {layers}")
     following = run_command(f"--autocompare {option}") if option else ""
     pattern = _pattern(findings)
     return Problem(
@@ -161,6 +165,13 @@ def explained(finding: Finding, direction: Direction, findings: Sequence[Finding
         workaround,
         following,
     )
+
+
+def _paths(findings: Sequence[Finding]) -> list[str]:
+    """The diverging modules, without those that have another one inside; [] if there are many."""
+    bad = [each.entry.path for each in findings if each.diverges and each.entry.kind == "module"]
+    inner = [path for path in bad if not any(other.startswith(f"{path}.") for other in bad)]
+    return inner if len(inner) <= SHOWN_LAYERS else []
 
 
 def _pattern(findings: Sequence[Finding]) -> str:
