@@ -62,6 +62,7 @@ def table(
             no_wrap=unbroken[at],
             overflow="fold",  # only the start of a path is cut off
             width=width,
+            min_width=max(map(len, column.split()), default=0),  # words of a header are whole
         )
     for row, looks in zip(texts, styles, strict=True):
         made.add_row(*(Text(cell, style=look) for cell, look in zip(row, looks, strict=True)))
