@@ -195,12 +195,18 @@ def test_a_misspelt_operator_is_refused_before_the_program_starts(
         (["--time", "--level", "kernel", "train.py"], "--level kernel: no such choice; allowed:"),
         (["--first", "-1", "--time", "train.py"], "--first"),
         (["--steps", "3", "train.py"], "--steps needs a tool; tools: --capture, --autocompare"),
+        (["--steps", "3", "train.py"], "for example: deeplink run --time --steps 3 train.py"),
         (["--time", "--steps", "5-3", "train.py"], "--steps 5-3: the range '5-3' is empty"),
         (["--time"], "no program was given.\nHint: for example: deeplink run train.py"),
         (["--time", "nowhere.py"], "no script 'nowhere.py'.\nHint: looked for it from /"),
         (
             ["--time", "nowhere"],
             "no script 'nowhere'.\nHint: for a module: deeplink run -m",
+        ),
+        (
+            ["--time", "."],
+            "'.' is a folder, not a script.\nHint: name a script in it, for example: deeplink run "
+            "train.py",
         ),
         (["python", "-c", "pass"], "runs scripts and modules, not `python -c`"),
         (["--time", "-m"], "-m needs the name of a module.\nHint: "),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -44,8 +46,12 @@ def test_options_go_before_the_program_or_are_its_own(line: list[str], tmp_path:
 
 
 def _one_iter(*line: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return _deeplink("one-iter", *line, **environment)
+
+
+def _deeplink(*line: object, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "deeplink", "one-iter", *map(str, line)],
+        [sys.executable, "-m", "deeplink", *map(str, line)],
         capture_output=True,
         text=True,
         timeout=600,
@@ -63,6 +69,10 @@ def test_record_on_another_vendor_finds_the_fault_of_this_device(tmp_path: Path)
     assert "one-iter: recorded on plain CPU (device cpu)" in done.stdout, done.stderr
     assert "one-iter: compared on reference device (CPU) (device dipu)" in done.stdout
     assert "first diverging layer: head" in done.stdout and done.returncode == 1
+    assert re.search("^Problem:    (output|grad)", done.stdout, re.MULTILINE)
+    (fix,) = re.findall(r"^Workaround: deeplink (run .*)$", done.stdout, re.MULTILINE)
+    assert fix.startswith("run --fallback '.*' --modules ")
+    assert "as it should be" in _deeplink(*shlex.split(fix), **fault).stdout
     assert "WARNING" not in done.stdout
 
 

@@ -134,7 +134,13 @@ def test_the_command_writes_what_it_shows(
     assert cli.status(["diff", *line]) == 1
     found = result_files.read(tmp_path / "found.json")
     assert found["first"]["op"] == "aten.mm.default"
-    assert found["verdict"].split(":")[0] in " ".join(capsys.readouterr().out.split())
+    printed = capsys.readouterr().out
+    assert found["verdict"].split(":")[0] in " ".join(printed.split())
+    assert "\nProblem:    B is wrong: output: " in printed
+    (evidence,) = found["evidence"]
+    assert f"\nEvidence:   {evidence}\n" in printed and "transposed (not contiguous)" in evidence
+    assert "\nWorkaround: deeplink run --fallback aten.mm.default train.py\n" in printed
+    assert "\nNext:       deeplink bisect train.py\n" in printed
     assert cli.status(["diff", *line[:3], str(tmp_path / "none" / "found.json")]) == 2
     shown = capsys.readouterr()
     assert "cannot be written" in shown.err  # the findings are shown nevertheless
