@@ -306,7 +306,8 @@ def _show_failures(tool: OpAutoCompare, failures: Sequence[Failure], path: Path)
     terminal.show_table(title.format(count=len(ordered)), SUMMARY, rows)
     found = problems(failures, tool.pattern, EXPLAINED)
     for problem in found.values():
-        terminal.say(joined("\n", ["", *problem.lines()]))
+        terminal.say()
+        terminal.show_lines(problem.lines())
     try:
         write(path.with_suffix(".problems.json"), found)
     except OSError as error:  # a full disk: the verdicts are on the screen

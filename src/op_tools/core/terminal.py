@@ -194,12 +194,18 @@ PROBLEM = "Problem:"  # the first line of a verdict
 ERRORS = 5  # kinds of errors in a tool that are shown
 
 
-def summary(tool: Tool, started: Started, lines: Iterable[str] = ()) -> None:
-    """Print the results of a tool, or why it saw no call, and the errors inside it."""
-    name = type(tool).__name__
+def show_lines(lines: Iterable[str]) -> None:
+    """Print the lines of a summary; the first line of a verdict is red."""
     out = console()
     for line in lines:
         out.print(line, soft_wrap=True, style="bold red" if line.startswith(PROBLEM) else None)
+
+
+def summary(tool: Tool, started: Started, lines: Iterable[str] = ()) -> None:
+    """Print the results of a tool, or why it saw no call, and the errors inside it."""
+    name = type(tool).__name__
+    show_lines(lines)
+    out = console()
     if not started.applied:
         out.print(
             _("{name}: nothing was seen. {why_nothing}").format(
