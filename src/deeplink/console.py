@@ -78,7 +78,7 @@ def _path_width(rows: Sequence[Sequence[str]], unbroken: Sequence[bool], at: int
     width = console().width
     lengths = [max(map(cell_len, texts)) for texts in zip(*rows, strict=True)]
     others = [
-        length if whole else min(length, width // 12)
+        length if whole else max(min(length, width // 12), *map(cell_len, rows[0][place].split()))
         for place, (length, whole) in enumerate(zip(lengths, unbroken, strict=True))
         if place != at
     ]

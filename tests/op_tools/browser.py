@@ -106,8 +106,8 @@ class Browser:
         address = page.resolve().as_uri() + (f"#{urlencode(state)}" if state else "")
         self.call("Page.navigate", url=address)
         until = time.monotonic() + seconds
-        state = "document.documentElement?.dataset"
-        while not self.js(f"{state}?.ready || {state}?.failed || ''"):
+        shown = "document.documentElement?.dataset"
+        while not self.js(f"{shown}?.ready || {shown}?.failed || ''"):
             assert time.monotonic() < until, "the page does not come to its end"
             time.sleep(0.05)
         assert not self.js("document.documentElement.dataset.failed || ''")

@@ -198,7 +198,7 @@ def test_a_misspelt_operator_is_refused_before_the_program_starts(
         (["--steps", "3", "train.py"], "for example: deeplink run --time --steps 3 train.py"),
         (["--time", "--steps", "5-3", "train.py"], "--steps 5-3: the range '5-3' is empty"),
         (["--time"], "no program was given.\nHint: for example: deeplink run train.py"),
-        (["--time", "nowhere.py"], "no script 'nowhere.py'.\nHint: looked for it from /"),
+        (["--time", "nowhere.py"], "no script 'nowhere.py'.\nHint: the working directory is /"),
         (
             ["--time", "nowhere"],
             "no script 'nowhere'.\nHint: for a module: deeplink run -m",

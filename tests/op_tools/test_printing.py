@@ -118,7 +118,8 @@ MODULE = "model.model.decoder.layers.15.mlp.up_proj"
 
 
 @pytest.mark.parametrize(
-    ("columns", "shown"), [("200", MODULE), ("80", "…mlp.up_proj"), ("60", "…up_proj")]
+    ("columns", "shown"),
+    [("200", MODULE), ("100", "…layers.15.mlp.up_proj"), ("80", "…up_proj"), ("60", "…up_proj")],
 )
 def test_a_column_of_modules_keeps_the_end_of_a_path(
     columns: str, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
