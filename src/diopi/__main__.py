@@ -12,10 +12,10 @@ from pathlib import Path
 from deeplink import vendor as vendors
 from deeplink.console import console
 from deeplink.errors import DeeplinkError
+from diopi.conformance import device_config
 from diopi.conformance.command import Request, check_dtypes, generate, run
+from diopi.conformance.device_config import DeviceConfig
 from diopi.conformance.models import stored as models
-from diopi.conformance.workers import device_config
-from diopi.conformance.workers.device_config import DeviceConfig
 
 DATA = Path("data")  # written by gen_data, read by run_test
 ALL = "all_ops"

@@ -10,9 +10,8 @@ from deeplink.console import console
 from diopi.conformance.cases.case import Group, parse
 from diopi.conformance.command import Request, run
 from diopi.conformance.execution.subject import Subject, open_subject
-from diopi.conformance.planning import plan
-from diopi.conformance.workers import guests
-from diopi.conformance.workers.guests import Trial
+from diopi.conformance.planning import guests, plan
+from diopi.conformance.planning.guests import Trial
 from diopi.conformance.workers.worker import run_one
 
 

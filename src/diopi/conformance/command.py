@@ -27,14 +27,14 @@ from deeplink.errors import DeeplinkError
 from deeplink.judge.verdict import name_of
 from deeplink.testing import device_rules
 from diopi.conformance.cases.case import LOWERED, NOT_IMPLEMENTED, Group, Result, lowered_as, parse
+from diopi.conformance.device_config import DeviceConfig
 from diopi.conformance.execution.origin import Origin, Watch
 from diopi.conformance.execution.subject import Subject, open_subject
-from diopi.conformance.planning import plan
+from diopi.conformance.planning import guests, plan
 from diopi.conformance.results import gaps as known_gaps
 from diopi.conformance.results import publish, report, results
 from diopi.conformance.results.results import Summary, Writer
-from diopi.conformance.workers import guests, store
-from diopi.conformance.workers.device_config import DeviceConfig
+from diopi.conformance.workers import store
 from diopi.conformance.workers.pool import Pool
 from diopi.conformance.workers.worker import run_one
 from diopi.op import Op, all_ops

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from deeplink.errors import DeeplinkError
-from diopi.conformance import command
+from diopi.conformance import command, device_config
 from diopi.conformance.cases import growth, layouts, profiles
 from diopi.conformance.cases.case import Case, Finding, Group, Result, parse
 from diopi.conformance.cases.sample import Callee, Sample
@@ -23,7 +23,7 @@ from diopi.conformance.execution.subject import Subject
 from diopi.conformance.planning import plan, recipes
 from diopi.conformance.results import gaps
 from diopi.conformance.results.results import Writer, read, summarise
-from diopi.conformance.workers import device_config, safetensors, store
+from diopi.conformance.workers import safetensors, store
 from diopi.conformance.workers.attempt import NoSampleError, attempt, vary
 from diopi.inference import Described
 from diopi.op import all_ops, get
@@ -143,7 +143,7 @@ def test_a_misspelt_dtype_is_refused_with_those_that_there_are() -> None:
 def test_a_device_config_skips_single_calls_by_the_shape_of_a_tensor(tmp_path: Path) -> None:
     path = tmp_path / "device_config.py"
     path.write_text(
-        "from diopi.conformance.workers.device_config import Skip\n"
+        "from diopi.conformance.device_config import Skip\n"
         "device_configs = {'diopiAdd': {'tensor_para': {'args': [\n"
         "    {'ins': ['input'], 'shape': [Skip((2, 3))]}, {'dtype': [Skip('int32')]}]}}}\n"
     )
@@ -432,7 +432,7 @@ def test_a_resumed_run_counts_the_time_of_its_parts() -> None:
 
 def test_a_device_config_leaves_out_what_it_names(tmp_path: Path) -> None:
     (tmp_path / "device_config.py").write_text(
-        "from diopi.conformance.workers.device_config import Skip\n"
+        "from diopi.conformance.device_config import Skip\n"
         "device_configs = {'softmax': {'dtype': [Skip('float64')]}, 'sort': {'skip_all': True}}\n"
     )
     config = device_config.read(tmp_path)

@@ -13,10 +13,10 @@ from deeplink.errors import DeeplinkError
 from diopi.conformance.cases.case import NOT_IMPLEMENTED, Result, parse
 from diopi.conformance.execution.origin import Origin
 from diopi.conformance.models import stored
+from diopi.conformance.planning import guests
 from diopi.conformance.results import results
 from diopi.conformance.results.gaps import Gap, find
 from diopi.conformance.results.results import Cell, Summary
-from diopi.conformance.workers import guests
 from diopi.op import all_ops
 
 COLUMNS = ("op", "dtype", "cases", "wrong", "known", "grade", "error", "worst")

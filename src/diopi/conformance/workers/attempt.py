@@ -18,12 +18,12 @@ from diopi.conformance.cases.growth import GROWTHS, RANKS, NoGrowthError
 from diopi.conformance.cases.sample import Callee, Sample
 from diopi.conformance.checks.checks import CHECKS, FATAL
 from diopi.conformance.checks.trial import Trial, line
+from diopi.conformance.device_config import SkippedCall
 from diopi.conformance.execution.expected import Expected
 from diopi.conformance.execution.grading import worse
 from diopi.conformance.execution.running import Run, rounded, run
 from diopi.conformance.execution.subject import Subject
 from diopi.conformance.planning import recipes
-from diopi.conformance.workers.device_config import SkippedCall
 from diopi.conformance.workers.store import Bundle, Stored, mismatch
 from diopi.op import get
 

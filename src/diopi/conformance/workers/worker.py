@@ -19,12 +19,12 @@ import torch
 from deeplink.testing import workers
 from diopi.conformance.cases.case import Case, Group, Result
 from diopi.conformance.cases.sample import Sample
+from diopi.conformance.device_config import SkippedCall
 from diopi.conformance.execution.origin import machine
 from diopi.conformance.execution.subject import Subject, open_subject
-from diopi.conformance.planning import plan, recipes
-from diopi.conformance.workers import guests, store
+from diopi.conformance.planning import guests, plan, recipes
+from diopi.conformance.workers import store
 from diopi.conformance.workers.attempt import attempt, vary
-from diopi.conformance.workers.device_config import SkippedCall
 from diopi.conformance.workers.store import Bundle
 
 # Messages: it is up; a case begins; the CPU has finished and the vendor starts; a result; the group

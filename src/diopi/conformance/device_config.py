@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A `device_config.py`: the cases that a chip's own tests skip, in the published suite's format.
 
-from diopi.conformance.workers.device_config import Skip
+from diopi.conformance.device_config import Skip
 
 device_configs = {
     "softmax": {"dtype": [Skip("float64")]},
@@ -34,7 +34,7 @@ from deeplink.errors import DeeplinkError
 from deeplink.judge.verdict import name_of
 from diopi import adaptor
 from diopi.conformance.cases.sample import Sample
-from diopi.conformance.workers import guests
+from diopi.conformance.planning import guests
 from diopi.op import Op, all_ops
 from diopi.schema import RENAMED
 
