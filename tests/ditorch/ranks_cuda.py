@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed import get_backend, init_process_group  # names taken before ditorch
+
+from tests import rank_training as training
 
 WORLD = 2
 Job = Callable[[int], Any]
@@ -168,7 +170,7 @@ def _meta_init(rank: int) -> Any:
     torch.manual_seed(5)
     for layer in net:
         layer.reset_parameters()
-    return [_whole(parameter).tolist() for parameter in net.parameters()]
+    return [training.whole(parameter).tolist() for parameter in net.parameters()]
 
 
 def _reduced(name: str) -> Job:
@@ -217,51 +219,27 @@ def _collectives(rank: int) -> Any:
     return found
 
 
-def _data() -> tuple[nn.Module, Tensor, Tensor]:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
-    return net, torch.randn(16, 8), torch.randint(0, 4, (16,))
-
-
-def _train(net: nn.Module, x: Tensor, y: Tensor) -> None:
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    for _ in range(3):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(net(x), y).backward()
-        optimizer.step()
-
-
-def _distance(net: nn.Module, expected: nn.Module) -> float:
-    """The largest difference of a parameter from single-process training on the CPU."""
-    pairs = zip(net.parameters(), expected.parameters(), strict=True)
-    return max((_whole(a).cpu() - b).abs().max().item() for a, b in pairs)
-
-
-def _whole(parameter: Tensor) -> Tensor:
-    return parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter.detach()
-
-
 def _ddp(rank: int) -> Any:
-    net, x, y = _data()
+    net, x, y = training.data()
     replica = copy.deepcopy(net).cuda(rank)
     parallel = nn.parallel.DistributedDataParallel(
         replica, device_ids=[rank], output_device=rank, find_unused_parameters=False
     )
-    _train(parallel, x[rank::2].cuda(), y[rank::2].cuda())
-    _train(net, x, y)
-    return _distance(replica, net) < 1e-6
+    training.train(parallel, x[rank::2].cuda(), y[rank::2].cuda())
+    training.train(net, x, y)
+    return training.distance(replica, net) < 1e-6
 
 
 def _fsdp(rank: int) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    net, x, y = _data()
+    net, x, y = training.data()
     sharded = copy.deepcopy(net).to("cuda")
     fully_shard(sharded, mesh=init_device_mesh("cuda", (WORLD,)))
-    _train(sharded, x[rank::2].cuda(), y[rank::2].cuda())
-    _train(net, x, y)
-    return _distance(sharded, net) < 1e-6
+    training.train(sharded, x[rank::2].cuda(), y[rank::2].cuda())
+    training.train(net, x, y)
+    return training.distance(sharded, net) < 1e-6
 
 
 def _mesh(rank: int) -> Any:

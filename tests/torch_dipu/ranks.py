@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
+from tests import rank_training as training
 from tests.torch_dipu import ranks_reductions, ranks_table
 
 WORLD = 2
@@ -177,48 +178,24 @@ def _any_source(rank: int, device: torch.device) -> Any:
     return dist.recv(x), x.tolist()
 
 
-def _data() -> tuple[nn.Module, Tensor, Tensor]:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
-    return net, torch.randn(16, 8), torch.randint(0, 4, (16,))
-
-
-def _train(net: nn.Module, x: Tensor, y: Tensor) -> None:
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    for _ in range(3):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(net(x), y).backward()
-        optimizer.step()
-
-
-def _distance(net: nn.Module, expected: nn.Module) -> float:
-    """The largest difference of a parameter from single-process training on the CPU."""
-    pairs = zip(net.parameters(), expected.parameters(), strict=True)
-    return max((_whole(a).cpu() - b).abs().max().item() for a, b in pairs)
-
-
-def _whole(parameter: Tensor) -> Tensor:
-    return parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter.detach()
-
-
 def _ddp(**options: Any) -> Job:
     def job(rank: int, device: torch.device) -> Any:
-        net, x, y = _data()
+        net, x, y = training.data()
         replica = copy.deepcopy(net).to(device)
         parallel = nn.parallel.DistributedDataParallel(replica, device_ids=[rank], **options)
-        _train(parallel, x[rank::2].to(device), y[rank::2].to(device))
-        _train(net, x, y)
-        return _distance(replica, net) < 1e-6
+        training.train(parallel, x[rank::2].to(device), y[rank::2].to(device))
+        training.train(net, x, y)
+        return training.distance(replica, net) < 1e-6
 
     return job
 
 
 def _ddp_times(rank: int, device: torch.device) -> Any:
     """DDP's own statistics, which it has where the device has a clock for it."""
-    net, x, y = _data()
+    net, x, y = training.data()
     parallel = nn.parallel.DistributedDataParallel(net.to(device), device_ids=[rank])
     parallel.reducer._set_ddp_runtime_logging_sample_rate(1)
-    _train(parallel, x[rank::2].to(device), y[rank::2].to(device))
+    training.train(parallel, x[rank::2].to(device), y[rank::2].to(device))
     logged = parallel._get_ddp_logging_data()
     names = ("forward_compute_time", "backward_compute_time", "backward_comm_time")
     return [logged.get(f"avg_{name}", 0) > 0 for name in names]
@@ -228,12 +205,12 @@ def _fsdp(rank: int, device: torch.device) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    net, x, y = _data()
+    net, x, y = training.data()
     sharded = copy.deepcopy(net).to(device)
     fully_shard(sharded, mesh=init_device_mesh("dipu", (WORLD,)))
-    _train(sharded, x[rank::2].to(device), y[rank::2].to(device))
-    _train(net, x, y)
-    return _distance(sharded, net) < 1e-5
+    training.train(sharded, x[rank::2].to(device), y[rank::2].to(device))
+    training.train(net, x, y)
+    return training.distance(sharded, net) < 1e-5
 
 
 def _sync_batch_norm(rank: int, device: torch.device) -> Any:

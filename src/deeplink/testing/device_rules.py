@@ -20,15 +20,17 @@ from __future__ import annotations
 
 import fnmatch
 import tomllib
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from deeplink.errors import DeeplinkError
 
 SECTION = "device"
 KEYS = ("dtypes", "skip", "tolerance")
 FUNCTIONAL = "nn.functional."
+Entry = TypeVar("Entry")
 
 
 def _is_meant(pattern: str, op: str) -> bool:
@@ -81,23 +83,38 @@ def read(path: Path | None) -> Rules:
     """Read the rules of a file; raise DeeplinkError for a misspelt key or a missing reason."""
     if path is None or not path.is_file():
         return Rules()
-    try:
-        section = tomllib.loads(path.read_text("utf-8")).get(SECTION, {})
-    except tomllib.TOMLDecodeError as error:
-        raise DeeplinkError(f"{path} is no TOML: {error}.") from None
-    if odd := sorted(set(section) - set(KEYS)):
-        raise DeeplinkError(f"{path}: [{SECTION}] has {', '.join(odd)}; known: {', '.join(KEYS)}.")
+    found = section(path, SECTION, KEYS)
     return Rules(
-        tuple(section.get("dtypes", ())),
-        tuple(_made(Skip, entry, path) for entry in section.get("skip", ())),
-        tuple(_made(Tolerance, entry, path) for entry in section.get("tolerance", ())),
+        tuple(found.get("dtypes", ())),
+        entries(Skip, found.get("skip", ()), path),
+        entries(Tolerance, found.get("tolerance", ()), path),
     )
 
 
-def _made(kind: type[Any], entry: dict[str, Any], path: Path) -> Any:
-    names = [field.name for field in fields(kind)]
-    if sorted(entry) != sorted(names):
-        raise DeeplinkError(f"{path}: {entry} should have exactly {', '.join(names)}.")
-    if not str(entry["reason"]).strip():
-        raise DeeplinkError(f"{path}: {entry} needs a reason.")
-    return kind(**entry)
+def section(path: Path, name: str, keys: Collection[str]) -> dict[str, Any]:
+    """A section of a TOML file; a key that it should not have is an error."""
+    try:
+        found: dict[str, Any] = tomllib.loads(path.read_text("utf-8")).get(name, {})
+    except OSError as error:
+        raise DeeplinkError(f"{path} cannot be read: {error.strerror}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise DeeplinkError(f"{path} is no TOML: {error}.") from None
+    if odd := sorted(set(found) - set(keys)):
+        raise DeeplinkError(f"{path}: [{name}] has {', '.join(odd)}; known: {', '.join(keys)}.")
+    return found
+
+
+def entries(
+    kind: Callable[..., Entry], rows: Iterable[dict[str, Any]], path: Path
+) -> tuple[Entry, ...]:
+    """The rows of a TOML file as records, each with all the fields of its kind and a reason."""
+    return tuple(_entry(kind, row, path) for row in rows)
+
+
+def _entry(kind: Callable[..., Entry], row: dict[str, Any], path: Path) -> Entry:
+    names = [field.name for field in fields(cast(Any, kind))]
+    if sorted(row) != sorted(names):
+        raise DeeplinkError(f"{path}: {row} should have exactly {', '.join(names)}.")
+    if not str(row["reason"]).strip():
+        raise DeeplinkError(f"{path}: {row} needs a reason.")
+    return kind(**row)

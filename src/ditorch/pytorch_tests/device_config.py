@@ -23,9 +23,8 @@ from __future__ import annotations
 
 import fnmatch
 import re
-import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -106,33 +105,21 @@ def read(path: Path | None) -> DeviceConfig:
     """Read the section of a file; raise DeeplinkError for a misspelt key or a missing reason."""
     if path is None:
         return DeviceConfig()
-    try:
-        section = tomllib.loads(path.read_text("utf-8")).get(SECTION, {})
-    except OSError as error:
-        raise DeeplinkError(f"{path} cannot be read: {error.strerror}.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise DeeplinkError(f"{path} is no TOML: {error}.") from None
-    known = {"dtypes", "skip", "tolerance"}
-    if set(section) - known:
-        odd = ", ".join(sorted(set(section) - known))
-        raise DeeplinkError(f"{path}: [{SECTION}] has {odd}; known: {', '.join(sorted(known))}.")
+    section = device_rules.section(path, SECTION, device_rules.KEYS)
     shared = device_rules.read(path)
-    return DeviceConfig(
+    config = DeviceConfig(
         tuple(section.get("dtypes", shared.dtypes)),
-        tuple(_made(Skip, entry, path) for entry in section.get("skip", ())),
-        tuple(_made(Tolerance, entry, path) for entry in section.get("tolerance", ())),
+        device_rules.entries(Skip, section.get("skip", ()), path),
+        device_rules.entries(Tolerance, section.get("tolerance", ()), path),
         shared,
     )
+    for entry in (*config.skips, *config.tolerances):
+        _check_pattern(entry.test, path)
+    return config
 
 
-def _made(kind: type[Any], entry: dict[str, Any], path: Path) -> Any:
-    names = [field.name for field in fields(kind)]
-    if sorted(entry) != sorted(names):
-        raise DeeplinkError(f"{path}: {entry} should have exactly {', '.join(names)}.")
-    if not str(entry["reason"]).strip():
-        raise DeeplinkError(f"{path}: {entry} needs a reason.")
+def _check_pattern(pattern: str, path: Path) -> None:
     try:
-        re.compile(entry["test"])
+        re.compile(pattern)
     except re.error as error:
-        raise DeeplinkError(f"{path}: {entry['test']!r} is no pattern: {error}.") from None
-    return kind(**entry)
+        raise DeeplinkError(f"{path}: {pattern!r} is no pattern: {error}.") from None
