@@ -113,8 +113,8 @@ def read(path: Path | None) -> DeviceConfig:
         device_rules.entries(Tolerance, section.get("tolerance", ()), path),
         shared,
     )
-    for entry in (*config.skips, *config.tolerances):
-        _check_pattern(entry.test, path)
+    for pattern in [*(s.test for s in config.skips), *(t.test for t in config.tolerances)]:
+        _check_pattern(pattern, path)
     return config
 
 

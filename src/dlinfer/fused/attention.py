@@ -220,7 +220,30 @@ def paged_prefill_attention(
     return out
 
 
-def _by_torch(
+def is_torchs(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, softcap: float) -> bool:
+    """Whether torch's own attention applies: no softcap, and its first query sees the first key."""
+    return not softcap and not (causal and (mask is not None or q.shape[1] != k.shape[1]))
+
+
+def by_torch(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float
+) -> Tensor:
+    """Call torch's own attention; a query whose mask of bools hides all keys gives NaN."""
+    shared = q.shape[2] != k.shape[2]
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    out: Tensor = F.scaled_dot_product_attention(
+        q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=shared
+    )
+    return out.transpose(1, 2).contiguous()
+
+
+def zero_where_hidden(out: Tensor, mask: Tensor) -> Tensor:
+    """Set the results of queries to zero for which a mask of bools hides all keys."""
+    none = ~mask.any(-1).expand(out.shape[0], out.shape[2], out.shape[1]).transpose(1, 2)
+    return out.masked_fill(none[..., None], 0.0)
+
+
+def _in_graphs(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -229,23 +252,18 @@ def _by_torch(
     scale: float,
     softcap: float = 0.0,
 ) -> Any:
-    """Call torch's own attention, which compilers recognise: without softcap; with a mask of bools
-    it
-    gives NaN for a query that sees nothing; its first query sees the first key.
-    """
-    uneven = causal and (mask is not None or q.shape[1] != k.shape[1])
-    if softcap or uneven or (mask is not None and mask.dtype == torch.bool):
+    """Call torch's own attention, which compilers recognise; NotImplemented with a mask of bools."""
+    if not is_torchs(q, k, mask, causal, softcap) or (
+        mask is not None and mask.dtype == torch.bool
+    ):
         return NotImplemented
-    shared = q.shape[2] != k.shape[2]
-    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-    out = F.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=shared)
-    return out.transpose(1, 2).contiguous()
+    return by_torch(q, k, v, mask, causal, scale)
 
 
 @op(
     "Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float scale, float softcap=0.0",
     fake=_as_values,
-    in_graphs=_by_torch,
+    in_graphs=_in_graphs,
 )
 def dense_attention(
     q: Tensor,
@@ -268,7 +286,6 @@ def dense_attention(
         if mask.dtype == torch.bool:
             bias = torch.zeros_like(mask, dtype=wide(q).dtype).masked_fill(~mask, -torch.inf)
     out = attend(q, k, v, scale, far, hides(far, causal, 0), softcap, bias=bias)
-    if mask is not None and mask.dtype == torch.bool:  # a query without any visible key
-        none = ~mask.any(-1).expand(q.shape[0], q.shape[2], q.shape[1]).transpose(1, 2)
-        out = out.masked_fill(none[..., None], 0.0)
+    if mask is not None and mask.dtype == torch.bool:
+        out = zero_where_hidden(out, mask)
     return out

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from deeplink import native as parts
 from diopi.resolve import limited
+from dlinfer.fused.attention import by_torch, is_torchs
 from dlinfer.layout import Layout
 
 CACHE = Layout("NHBD")  # the keys of a head and block are consecutive: fewer pages to walk
@@ -53,12 +53,7 @@ def bypass(on: bool) -> None:
     parts.load_extension(__name__).bypass(on)
 
 
-def _takes(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, softcap: float) -> bool:
-    """torch's own kernel has no softcap, and its first query sees the first key."""
-    return not softcap and not (causal and (mask is not None or q.shape[1] != k.shape[1]))
-
-
-@limited(_takes)
+@limited(is_torchs)
 def dense_attention(
     q: Tensor,
     k: Tensor,
@@ -69,9 +64,4 @@ def dense_attention(
     softcap: float = 0.0,
 ) -> Tensor:
     """Call torch's own blocked kernel."""
-    shared = q.shape[2] != k.shape[2]
-    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-    out: Tensor = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=shared
-    )
-    return out.transpose(1, 2).contiguous()
+    return by_torch(q, k, v, mask, causal, scale)

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from deeplink_vendors.cuda.fused.kernels import attention as kernels
 from deeplink_vendors.cuda.fused.shapes import WHOLE, dense, power, processors, same
 from deeplink_vendors.cuda.fused.tokens import spread
 from diopi.resolve import limited
+from dlinfer.fused.attention import by_torch, is_torchs, zero_where_hidden
 
 LARGEST = 256  # maximum head size of the kernels
 PARTS = 64  # maximum parts of a row's keys
@@ -301,12 +301,7 @@ def paged_prefill_attention(
     return _prefill(q, k_cache, v_cache, cu_q, kv_lens, block_table, max_q, scale, causal, seen)
 
 
-def _is_torchs(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, softcap: float) -> bool:
-    """Whether torch's own kernel applies: no softcap, and its first query sees the first key."""
-    return not softcap and not (causal and (mask is not None or q.shape[1] != k.shape[1]))
-
-
-@limited(_is_torchs)
+@limited(is_torchs)
 def dense_attention(
     q: Tensor,
     k: Tensor,
@@ -317,11 +312,5 @@ def dense_attention(
     softcap: float = 0.0,
 ) -> Tensor:
     """Call torch's own kernel; a query whose mask hides all keys gives zeros."""
-    shared = q.shape[2] != k.shape[2]
-    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-    out: Tensor = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=shared
-    )
-    if mask is not None and mask.dtype == torch.bool:
-        out = out.masked_fill(~mask.any(-1, keepdim=True), 0.0)
-    return out.transpose(1, 2).contiguous()
+    out = by_torch(q, k, v, mask, causal, scale)
+    return zero_where_hidden(out, mask) if mask is not None and mask.dtype == torch.bool else out
