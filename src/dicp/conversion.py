@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -134,3 +134,18 @@ def averages(size: int, count: int) -> Tensor:
         first, last = row * size // count, -(-(row + 1) * size // count)
         weights[row, first:last] = 1 / (last - first)
     return weights
+
+
+def pairs(*parts: Sequence[int]) -> list[list[int]]:
+    """The numbers of an image's two dimensions: torch gives two, or one for both."""
+    return [list(part) * (3 - len(part)) for part in parts]
+
+
+def check_max_pool(node: fx.Node, dim: int, dilation: Sequence[int], ceil_mode: bool) -> None:
+    """Raise NotTaken for a max pool that is not the plain one of images, or whose indices are read.
+
+    A compiler gives the values alone.
+    """
+    reads_indices = any(user.args[1] == 1 for user in node.users if user.users)
+    if dim != 4 or ceil_mode or set(dilation) != {1} or reads_indices:
+        raise NotTaken("not of four dimensions, rounded up, dilated, or its indices are used")

@@ -11,13 +11,9 @@ from torch import fx
 
 from deeplink_vendors.ascend.graph.builder import Builder, Value
 from deeplink_vendors.ascend.graph.conversions import register_conversion
-from dicp.conversion import NotTaken, averages
+from dicp.conversion import NotTaken, averages, check_max_pool, pairs
 
 aten = torch.ops.aten
-
-
-def _windows(*parts: Sequence[int]) -> list[list[int]]:
-    return [list(part) * (3 - len(part)) for part in parts]
 
 
 @register_conversion(aten.avg_pool2d.default)
@@ -34,7 +30,7 @@ def avg_pool2d(
 ) -> Value:
     if x.dim != 4 or ceil_mode:
         raise NotTaken("not of four dimensions, or rounded up")
-    (kh, kw), (sh, sw), (ph, pw) = _windows(kernel, stride or kernel, padding)
+    (kh, kw), (sh, sw), (ph, pw) = pairs(kernel, stride or kernel, padding)
     return b.like(
         node,
         "AvgPoolV2",
@@ -68,10 +64,8 @@ def max_pool2d(
     ceil_mode: bool = False,
 ) -> list[Value]:
     """Convert to the values; a call that uses the indices stays eager."""
-    asked = any(user.args[1] == 1 for user in node.users if user.users)
-    if x.dim != 4 or ceil_mode or set(dilation) != {1} or asked:
-        raise NotTaken("not of four dimensions, rounded up, dilated, or its indices are used")
-    (kh, kw), (sh, sw), (ph, pw) = _windows(kernel, stride or kernel, padding)
+    check_max_pool(node, x.dim, dilation, ceil_mode)
+    (kh, kw), (sh, sw), (ph, pw) = pairs(kernel, stride or kernel, padding)
     value = node.meta["val"][0]
     found = b.op(
         "MaxPoolV3",

@@ -13,7 +13,7 @@ from torch import fx
 import dicp.fused  # noqa: F401  # the ops of torch.ops.dicp
 from deeplink_vendors.ascend.graph.builder import Builder, Value, described
 from deeplink_vendors.ascend.graph.conversions import register_conversion
-from dicp.conversion import NotTaken
+from dicp.conversion import NotTaken, pairs
 
 aten, fused = torch.ops.aten, torch.ops.dicp
 
@@ -123,7 +123,7 @@ def conv_attrs(
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
 ) -> dict[str, Any]:
     """Return attributes with two numbers each, or one for both, in GE's form for NCHW."""
-    stride, padding, dilation = (list(v) * (3 - len(v)) for v in (stride, padding, dilation))
+    stride, padding, dilation = pairs(stride, padding, dilation)
     return {
         "strides": [1, 1, *stride],
         "pads": [padding[0], padding[0], padding[1], padding[1]],

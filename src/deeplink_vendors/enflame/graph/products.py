@@ -15,7 +15,7 @@ from deeplink_vendors.enflame.graph.conversions import register_conversion
 from deeplink_vendors.enflame.graph.folding import averaged, centred, wider
 from deeplink_vendors.enflame.graph.shapes import CONSTANT_PADDING, cut
 from deeplink_vendors.enflame.graph.source import Code, Source, Value, described, written
-from dicp.conversion import NotTaken, averages
+from dicp.conversion import NotTaken, averages, check_max_pool, pairs
 
 aten, fused = torch.ops.aten, torch.ops.dicp
 
@@ -111,15 +111,11 @@ def conv(
 ) -> Value:
     if x.dim != 4:
         raise NotTaken("a convolution of one or three dimensions")
-    (sh, sw), (ph, pw), (dh, dw) = _both(stride, padding, dilation)
+    (sh, sw), (ph, pw), (dh, dw) = pairs(stride, padding, dilation)
     given = [x, w] if bias is None else [x, w, bias]
     rest = ("NOTSET", "NCHW", [sh, sw], [ph, ph, pw, pw], [dh, dw])
     done = b.like(node, "Conv2D", given, groups, *rest)
     return activated(b, node, done, activation)
-
-
-def _both(*parts: Sequence[int]) -> list[list[int]]:
-    return [list(part) * (3 - len(part)) for part in parts]
 
 
 @register_conversion(aten.max_pool2d_with_indices.default)
@@ -134,10 +130,8 @@ def max_pool2d(
     ceil_mode: bool = False,
 ) -> list[Value]:
     """Convert to the values; a call that uses the indices stays eager."""
-    asked = any(user.args[1] == 1 for user in node.users if user.users)
-    if x.dim != 4 or ceil_mode or set(dilation) != {1} or asked:
-        raise NotTaken("not of four dimensions, rounded up, dilated, or its indices are used")
-    size, step, (ph, pw) = _both(kernel, stride or kernel, padding)
+    check_max_pool(node, x.dim, dilation, ceil_mode)
+    size, step, (ph, pw) = pairs(kernel, stride or kernel, padding)
     value = node.meta["val"][0]
     rest = (False, False, "NOTSET", "NCHW", step, [ph, ph, pw, pw], [1, 1])
     return [b.call("MaxPool2D", x, size, *rest, out=(value.dtype, value.shape))]
@@ -157,7 +151,7 @@ def avg_pool2d(
 ) -> Value:
     if x.dim != 4 or ceil_mode or divisor:
         raise NotTaken("not of four dimensions, rounded up, or with a custom divisor")
-    size, step, (ph, pw) = _both(kernel, stride or kernel, padding)
+    size, step, (ph, pw) = pairs(kernel, stride or kernel, padding)
     rest = (size, False, count_include_pad, step, [ph, ph, pw, pw], "")
     return b.like(node, "AveragePool", x, [2, 3], *rest)
 
@@ -208,7 +202,7 @@ def convolution_backward(
     """Compute the gradients of a convolution by convolutions of the builder."""
     if transposed or x.dim != 4:
         raise NotTaken("a transposed convolution, or not of two dimensions")
-    steps = _both(stride, padding, dilation)
+    steps = pairs(stride, padding, dilation)
     results: list[Value | None] = [None, None, None]
     if mask[0]:
         results[0] = _gradient_of_input(b, grad, x, w, steps, groups)
