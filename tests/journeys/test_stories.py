@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.journeys.program import ENVIRONMENT
-from tests.journeys.test_wrong_loss import ROOT, Command, commands, is_printed
+from tests.journeys.test_wrong_loss import ROOT, Command, check, commands
 
 PAGE = ROOT / "docs" / "tutorials" / "stories.md"
 
@@ -28,21 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "command", commands(PAGE), ids=lambda c: " ".join([*c.variables, *c.line[1:]])[:80]
 )
 def test_a_command_prints_what_the_page_says(command: Command, folder: Path) -> None:
-    source = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    fixed = {"DEEPLINK_VENDOR": "reference", "COLUMNS": "160", "PYTHONPATH": source, "PATH": path}
-    done = subprocess.run(
-        command.line,
-        cwd=folder,
-        env={**os.environ, **ENVIRONMENT, **fixed, **command.variables},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    said = done.stdout + done.stderr
-    assert done.returncode == command.status, said[-3000:]
-    assert [line for line in command.prints if not is_printed(line, said)] == [], said[-3000:]
+    check(command, folder)
 
 
 def test_both_languages_have_the_same_commands() -> None:

@@ -64,6 +64,15 @@ class OnCopies(Substitute):
         return lines
 
 
+def computing_device(call: Call) -> torch.device | None:
+    """The device that computes a call; None for the host, and for views and copies."""
+    device = device_of(call.args, call.kwargs)
+    if device is None or device.type == "cpu" or moves(call) or not dense(call):
+        return None
+    is_view = call.level == "aten" and getattr(call.func, "is_view", False)
+    return None if is_view else device
+
+
 class OpFallback(OnCopies):
     """Runs operators on the CPU. Results, writes, aliases and gradients are returned on the device.
 
@@ -80,10 +89,8 @@ class OpFallback(OnCopies):
         self._refused: dict[Hashable, bool] = {}
 
     def substitute(self, call: Call) -> Any:
-        device = device_of(call.args, call.kwargs)
-        if device is None or device.type == "cpu" or moves(call) or not dense(call):
-            return NotImplemented
-        if call.level == "aten" and getattr(call.func, "is_view", False):
+        device = computing_device(call)
+        if device is None:
             return NotImplemented
         if self._refuses(call, device):  # the program gets the device's own error
             return NotImplemented

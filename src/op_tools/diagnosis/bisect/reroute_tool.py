@@ -19,7 +19,7 @@ from torch import Tensor
 
 from deeplink import settings
 from deeplink.errors import SettingError
-from op_tools.core.call import Call, device_of
+from op_tools.core.call import Call
 from op_tools.core.filters import Selection, signature
 from op_tools.core.op_names import is_random, last
 from op_tools.core.options import Options
@@ -29,10 +29,9 @@ from op_tools.tensors.host_transfer import converted, random_numbers_of
 from op_tools.tools.dtype_cast import CONVERSIONS, OpDtypeCast
 from op_tools.tools.fallback import (
     OpFallback,
-    dense,
+    computing_device,
     dtypes_on_device,
     give_back,
-    moves,
     run_on_copies,
 )
 
@@ -102,10 +101,8 @@ class OpReroute(OpFallback):
             self._cast.begin(Options(more={"casts": casts}))
 
     def substitute(self, call: Call) -> Any:
-        device = device_of(call.args, call.kwargs)
-        if device is None or device.type == "cpu" or moves(call) or not dense(call):
-            return NotImplemented
-        if call.level == "aten" and getattr(call.func, "is_view", False):
+        device = computing_device(call)
+        if device is None:
             return NotImplemented
         if self._is_drawn(call.name, device):
             return NotImplemented
