@@ -252,7 +252,7 @@ def _in_graphs(
     scale: float,
     softcap: float = 0.0,
 ) -> Any:
-    """Call torch's own attention, which compilers recognise; NotImplemented with a mask of bools."""
+    """Call torch's own attention, which compilers recognise; not with a mask of bools."""
     if not is_torchs(q, k, mask, causal, softcap) or (
         mask is not None and mask.dtype == torch.bool
     ):
