@@ -25,7 +25,7 @@ from op_tools.tensors.statistics_reference import (
     merged,
     statistics_of,
 )
-from tests.op_tools.test_statistics import DTYPES, SHAPES, values
+from tests.op_tools.capture.test_statistics import DTYPES, SHAPES, values
 
 SOURCE = Path(device_reduction.__file__).parents[2] / "deeplink_vendors" / "cuda" / "statistics.cu"
 PIECE = 8 * BLOCK  # bytes

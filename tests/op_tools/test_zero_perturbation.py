@@ -10,7 +10,7 @@ import torch
 import op_tools
 from op_tools.core import tool_errors
 from tests.op_tools import small
-from tests.op_tools.test_engine import Watcher
+from tests.op_tools.core.test_engine import Watcher
 
 OBSERVERS = {
     "interception": lambda: Watcher(),

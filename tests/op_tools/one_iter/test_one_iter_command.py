@@ -14,7 +14,7 @@ import pytest
 
 from deeplink import cli, settings
 
-PROGRAM = str(Path(__file__).parents[2] / "examples" / "train_small.py")
+PROGRAM = str(Path(__file__).parents[3] / "examples" / "train_small.py")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 LINES = [

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.torch_dipu import ranks_reductions
-from tests.torch_dipu.test_distributed import EXPECTED, run_ranks
+from tests.torch_dipu.distributed.test_distributed import EXPECTED, run_ranks
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "droplet"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "droplet"
 # The chip reduces no float16 and no complex numbers, computes float64 as float32, and its
 # communicator cannot receive from any rank, nor send much before the other receives.
 LACKS = {f"reductions {name}" for name in ("float64", "float16", "complex64")}

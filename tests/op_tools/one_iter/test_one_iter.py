@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import op_tools
 import torch_dipu
 from op_tools.one_iter.record_store import OneIterError
-from tests.op_tools.test_autocompare_precision import tf32_allowed
+from tests.op_tools.compare.test_autocompare_precision import tf32_allowed
 
 
 class Attention(nn.Module):

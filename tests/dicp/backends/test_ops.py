@@ -20,7 +20,7 @@ from dicp.dynamo_bridge.partition import reason
 from diopi.conformance.cases.sample import Sample
 from tests.dicp.op_outcomes import outcomes
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BACKENDS = {"onnxrt": onnxrt.backend, "openvino": openvino.backend}
 aten = torch.ops.aten
 # Ops outside of a compiler's scope: random, allocating, viewing memory, or for training.

@@ -12,7 +12,7 @@ from dicp.conformance import calls
 from tests.dicp import levels
 from tests.dicp.levels import BACKENDS, DTYPES, FILE, REAL, SIMULATED
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SLOW = pytest.mark.slow
 aten, fused = torch.ops.aten, torch.ops.dicp
 # one of each family; the long tier has all

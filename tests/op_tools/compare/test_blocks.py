@@ -14,7 +14,7 @@ from op_tools import OpAutoCompare
 from op_tools.compare import device_checks as blocks
 from op_tools.compare.device_checks import BLOCK_EACH, Block
 from op_tools.core.call import Call
-from tests.op_tools.test_sampled_compare import CALLS
+from tests.op_tools.compare.test_sampled_compare import CALLS
 
 PRODUCTS = {"linear", "mm", "matmul", "bmm", "addmm", "baddbmm"}
 

@@ -20,7 +20,7 @@ from torch_dipu import routes
 from torch_dipu.routes import Counts
 
 REFERENCE = "deeplink_vendors.reference.kernels"
-BEST_106 = (Path(__file__).parents[1] / "diopi" / "kernels_110.txt").read_text().split()
+BEST_106 = (Path(__file__).parents[2] / "diopi" / "kernels_110.txt").read_text().split()
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from tests.dicp.torchair_program import CASES
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CONTRACT = for_this_torch("ascend")
 PROTOBUF = "protobuf==7.36.2"
 BLOCKS = ("llama", "resnet", "bert", "mixtral")

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from op_tools.timing.tool import OpTimeMeasure
-from tests.op_tools.test_engine import Watcher
+from tests.op_tools.core.test_engine import Watcher
 
 
 def optimizer() -> torch.optim.Optimizer:

@@ -18,7 +18,7 @@ from op_tools.core import call, op_names
 from op_tools.core.filters import Names, Selection, Steps
 from op_tools.core.options import options_for
 from tests import warm
-from tests.op_tools.test_engine import Watcher, vector
+from tests.op_tools.core.test_engine import Watcher, vector
 
 
 @pytest.mark.parametrize(

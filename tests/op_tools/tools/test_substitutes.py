@@ -157,7 +157,7 @@ def test_a_write_past_autograd_is_seen_in_a_function_that_is_not_of_torch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     x = torch.zeros(3, device="dipu")
-    with apply_feature("tests.op_tools.test_substitutes.third_party", "fallback"):
+    with apply_feature("tests.op_tools.tools.test_substitutes.third_party", "fallback"):
         third_party(x)
     assert x.tolist() == [5.0, 5.0, 5.0] and x._version == 0
 
@@ -273,7 +273,7 @@ def test_initialisation_and_generators_draw_once(tool: Tool) -> None:
 
 def test_calls_that_fail_on_the_cpu_are_not_counted_and_draw_once() -> None:
     x = torch.zeros(3, device="dipu")
-    name = "tests.op_tools.test_substitutes.draws_on_device_alone"
+    name = "tests.op_tools.tools.test_substitutes.draws_on_device_alone"
     torch.manual_seed(1)
     plain = [draws_on_device_alone(x), torch.rand(1, device="dipu")]
     torch.manual_seed(1)
@@ -440,7 +440,7 @@ def test_cast_and_fallback_work_on_the_same_call(cast_is_inside: bool) -> None:
 
 
 @pytest.mark.parametrize("first", ["cast_dtype", "fallback"])
-@pytest.mark.parametrize("name", ["torch.mm", "tests.op_tools.test_substitutes.product"])
+@pytest.mark.parametrize("name", ["torch.mm", "tests.op_tools.tools.test_substitutes.product"])
 def test_two_features_of_a_function_work_on_the_same_call(first: str, name: str) -> None:
     second = {"cast_dtype": "fallback", "fallback": "cast_dtype"}[first]
     x = device(8, 8, dtype=torch.float16)

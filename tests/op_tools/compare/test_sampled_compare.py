@@ -25,7 +25,7 @@ from op_tools.core import tool_errors
 from op_tools.core.call import Call
 from op_tools.core.worker import Background
 from op_tools.tensors import statistics
-from tests.op_tools.test_autocompare import rows
+from tests.op_tools.compare.test_autocompare import rows
 
 aten = torch.ops.aten
 

@@ -19,7 +19,7 @@ from op_tools import WhyNan
 from op_tools.tensors import statistics
 from tests.op_tools import small
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class Cnn(nn.Module):
