@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src"
 PAGE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
 CODE = re.compile(r"`([^`\n]+)`")
+SUFFIXES = {".py", ".cpp", ".h"}
+LARGEST = 30  # files of code in a folder
 MOST_FILES = {
     "`x + y` on `dipu`": 6,
     "a captured call": 8,
@@ -76,3 +79,11 @@ def test_every_other_path_exists() -> None:
     for text in CODE.findall(re.sub(r"^\|.*", "", PAGE, flags=re.M)):
         if "/" in text and " " not in text:
             assert (ROOT / text).exists() or (SRC / text).exists(), text
+
+
+def test_a_folder_holds_few_files() -> None:
+    code = [
+        p for top in ("src", "tests") for p in (ROOT / top).rglob("*.*") if p.suffix in SUFFIXES
+    ]
+    folders = Counter(path.parent for path in code)
+    assert [str(folder) for folder, count in folders.items() if count > LARGEST] == []
