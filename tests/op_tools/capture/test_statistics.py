@@ -6,7 +6,7 @@ import ctypes
 import gc
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -293,6 +293,29 @@ def test_a_device_without_the_kernels_is_read_by_a_copy(
 
 # Written down natively.
 
+Training = tuple[torch.nn.Module, Callable[[], torch.Tensor]]  # a model, and the loss of a step
+
+
+def recorded(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    program: Callable[[], Training],
+    level: Level,
+    set_to_none: bool = True,
+) -> list[dict[str, Any]]:
+    """The lines of two steps of a training, without the numbers of calls."""
+    monkeypatch.setenv("OP_TOOLS_RESULTS", str(folder / "op_tools_results"))
+    torch.manual_seed(5)
+    step_counter.reset()
+    model, loss = program()
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    with OpCapture(mode="statistics", level=level):
+        for _ in range(2):
+            loss().backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none)
+    return [{**line, "id": 0} for line in lines(folder)]
+
 
 def test_what_is_written_natively_is_what_python_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -300,29 +323,24 @@ def test_what_is_written_natively_is_what_python_writes(
     if native_library.helper() is None:
         pytest.skip("no compiler here")
 
-    def written(name: str) -> list[dict[str, object]]:
-        monkeypatch.setenv("OP_TOOLS_RESULTS", str(tmp_path / name / "op_tools_results"))
-        torch.manual_seed(5)
-        step_counter.reset()
+    def program() -> Training:
         model = torch.nn.Sequential(
             *(torch.nn.Conv2d(2, 3, 3), torch.nn.BatchNorm2d(3), torch.nn.Flatten()),
             *(torch.nn.Linear(12, 1000), torch.nn.ReLU()),
         ).to("dipu")
-        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
         x = torch.randn(2, 4, 2, 4).to("dipu").transpose(1, 2)  # with gaps
-        with OpCapture(mode="statistics", level="aten"):
-            for _ in range(2):
-                half = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False)
-                half = half.to(torch.bfloat16).expand(3, *half.shape)
-                masked = half.masked_fill(half > 0.5, -math.inf)
-                (masked.softmax(-1).float() * masked.isfinite()).sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
-        return [{**line, "id": 0} for line in lines(tmp_path / name)]
 
-    native = written("native")
+        def loss() -> torch.Tensor:
+            half = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False)
+            half = half.to(torch.bfloat16).expand(3, *half.shape)
+            masked = half.masked_fill(half > 0.5, -math.inf)
+            return (masked.softmax(-1).float() * masked.isfinite()).sum()
+
+        return model, loss
+
+    native = recorded(tmp_path / "native", monkeypatch, program, "aten")
     monkeypatch.setattr(OpCapture, "goes_natively", lambda self, plan: False)
-    by_python = written("python")
+    by_python = recorded(tmp_path / "python", monkeypatch, program, "aten")
     assert native == by_python
     assert {line["direction"] for line in native} == {"forward", "backward"}
     assert {line["step"] for line in native} >= {0, 1}
@@ -335,28 +353,23 @@ def test_torchs_functions_are_written_down_natively_as_python_does(
     if native_library.helper() is None:
         pytest.skip("no compiler here")
 
-    def written(name: str) -> list[dict[str, object]]:
-        monkeypatch.setenv("OP_TOOLS_RESULTS", str(tmp_path / name / "op_tools_results"))
-        torch.manual_seed(5)
-        step_counter.reset()
+    def program() -> Training:
         model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(inplace=True)).to("dipu")
-        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
         x = torch.randn(4, 6).to("dipu")
-        with OpCapture(mode="statistics"):
-            for _ in range(2):
-                y = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False)
-                y = torch.split(y * y + y, 4, dim=1)[0]  # of the other there is no gradient
-                y = y.clone()  # a view of several is not to be written
-                torch.mul(x, 2, out=torch.zeros_like(x))
-                y[0, 0] = -math.inf
-                torch.stack([y.isfinite() * y.nan_to_num(), y.detach()]).sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
-        return [{**line, "id": 0} for line in lines(tmp_path / name)]
 
-    native = written("native")
+        def loss() -> torch.Tensor:
+            y = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False)
+            y = torch.split(y * y + y, 4, dim=1)[0]  # of the other there is no gradient
+            y = y.clone()  # a view of several is not to be written
+            torch.mul(x, 2, out=torch.zeros_like(x))
+            y[0, 0] = -math.inf
+            return torch.stack([y.isfinite() * y.nan_to_num(), y.detach()]).sum()
+
+        return model, loss
+
+    native = recorded(tmp_path / "native", monkeypatch, program, "api")
     monkeypatch.setattr(OpCapture, "direct", lambda self, plan: None)
-    by_python = written("python")
+    by_python = recorded(tmp_path / "python", monkeypatch, program, "api")
     assert native == by_python
     assert sum("grad_inputs" in line for line in native) > 8
     assert any("mutated" in line or line["op"].endswith("__setitem__") for line in native)  # type: ignore[attr-defined]
@@ -397,30 +410,25 @@ def test_without_the_native_part_the_lines_are_the_native_ones(
     if native_library.helper() is None:
         pytest.skip("no compiler here")
 
-    def recorded(name: str) -> list[dict[str, Any]]:
-        monkeypatch.setenv("OP_TOOLS_RESULTS", str(tmp_path / name / "op_tools_results"))
-        torch.manual_seed(5)
-        step_counter.reset()
+    def program() -> Training:
         model = torch.nn.Sequential(
             *(torch.nn.Linear(6, 8), torch.nn.ReLU(inplace=True), torch.nn.Linear(8, 3))
         ).to("dipu")
-        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
         x = torch.randn(6, 4).to("dipu").t()
-        with OpCapture(mode="statistics", level=level):
-            for _ in range(2):
-                scores = torch.split(model(x), 2, dim=1)[0]  # of the other there is no gradient
-                (scores.softmax(-1) * scores).sum().backward()
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=False)
-        return [{**line, "id": 0} for line in lines(tmp_path / name)]
 
-    native = recorded("native")
+        def loss() -> torch.Tensor:
+            scores = torch.split(model(x), 2, dim=1)[0]  # of the other there is no gradient
+            return (scores.softmax(-1) * scores).sum()
+
+        return model, loss
+
+    native = recorded(tmp_path / "native", monkeypatch, program, level, set_to_none=False)
     if level == "api":
         monkeypatch.setattr(native_library, "helper", lambda: None)
     else:  # a dispatch mode, without the native part, sees other kernels than its observers
         monkeypatch.setattr(statistics_store, "statistics_sink", lambda *given, **more: None)
         monkeypatch.setattr(statistics, "native_library", SimpleNamespace(helper=lambda: None))
-    reference = recorded("reference")
+    reference = recorded(tmp_path / "reference", monkeypatch, program, level, set_to_none=False)
     assert [_without_sums(line) for line in native] == [_without_sums(line) for line in reference]
     assert {line["direction"] for line in native} == (
         {"forward"} if level == "api" else {"forward", "backward"}
