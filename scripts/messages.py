@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from deeplink import settings
 from deeplink.i18n.catalogue import entries
 
 ROOT = Path(__file__).parents[1]
@@ -38,7 +39,18 @@ def collected() -> dict[str, Entry]:
     for path in sorted(ROOT.glob("src/**/*.py")):
         for entry in of_module(path.read_text("utf-8"), str(path.relative_to(ROOT))):
             found.setdefault(entry.text, entry)
+    for text, place in _of_settings():
+        found.setdefault(text, Entry(text, "", place))
     return found
+
+
+def _of_settings() -> Iterator[tuple[str, str]]:
+    """The meanings of the settings, and the titles of their groups."""
+    for setting in settings.table():
+        if setting.name not in settings.INTERNAL:
+            yield setting.doc, "src/deeplink/settings/rows.py"
+    for group in settings.GROUPS:
+        yield group.title, "src/deeplink/settings/groups.py"
 
 
 def of_module(source: str, place: str) -> Iterator[Entry]:

@@ -1,18 +1,18 @@
 """Write docs/reference/settings.md and docs/zh/reference/settings.md from the table of settings.
 
 Run `python -m scripts.settings_page` after a change of src/deeplink/settings. The templates are
-beside this file; the Chinese meanings are in settings_zh.toml.
+beside this file; the Chinese meanings are in the catalogue of messages.
 """
 
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from deeplink import settings
+from deeplink.i18n.catalogue import chinese
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"en": ROOT / "docs/reference/settings.md", "zh": ROOT / "docs/zh/reference/settings.md"}
@@ -25,20 +25,20 @@ EMPTY = {"en": "empty", "zh": "空"}
 
 def page(language: str) -> str:
     """The text of the page in a language, "en" or "zh"."""
-    chinese = tomllib.loads((ROOT / "scripts/settings_zh.toml").read_text("utf-8"))
+    say = chinese().gettext if language == "zh" else str
     rows = {setting.name: setting for setting in settings.table()}
 
     def table(names: Iterable[str]) -> str:
         lines = [HEADS[language], "|---|---|---|---|"]
         for name in names:
-            meaning = chinese["meanings"][name] if language == "zh" else rows[name].doc
+            meaning = say(rows[name].doc)
             key = f"`{settings.KEYS[name]}`" if name in settings.KEYS else "–"
             lines.append(f"| `{name}` | {key} | {_default(rows[name], language)} | {meaning} |")
         return "\n".join(lines)
 
     groups = []
     for group in settings.GROUPS:
-        title = chinese["titles"][group.title] if language == "zh" else group.title
+        title = say(group.title)
         groups.append(f"### {title}\n\n{table(group.keys)}")
     published = ", ".join(f"`{name}`" for name in settings.PUBLISHED)
     text = (ROOT / f"scripts/settings_page.{language}.md").read_text("utf-8")

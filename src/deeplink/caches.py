@@ -11,6 +11,7 @@ from pathlib import Path
 
 from deeplink import native, settings
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 
 # Files of the native build: libraries named by a hash, objects, folders of CMake, locks.
 NATIVE = re.compile(r".+-[0-9a-f]{12}(\.so|\.cubin)?|objects|cmake|.+\.lock")
@@ -67,8 +68,10 @@ def _delete(path: Path) -> None:
             path.unlink()
     except OSError as error:
         raise DeeplinkError(
-            f"{path} cannot be deleted: {error.strerror or error}.",
-            "end the programs that use it, and check who owns it.",
+            _("{path} cannot be deleted: {strerror}.").format(
+                path=path, strerror=error.strerror or error
+            ),
+            _("end the programs that use it, and check who owns it."),
         ) from None
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deeplink.errors import VendorUnavailable
+from deeplink.i18n import _
 from deeplink.vendor import VARIABLE, Vendor
 
 
@@ -87,17 +88,25 @@ def _package_check(
 ) -> Callable[[], bool]:
     def is_available() -> bool:
         if not is_installed(package):
-            raise VendorUnavailable(f"{' or '.join(packages)} is not installed")
+            raise VendorUnavailable(
+                _("{names} is not installed").format(names=" or ".join(packages))
+            )
         # import torch first, which a plug-in expects; an error of the plug-in is the vendor's state
         torch = importlib.import_module("torch")
         importlib.import_module(package)
         module = getattr(torch, device, None)
         if module is None:
-            raise AttributeError(f"{package} is imported, yet there is no torch.{device}")
+            raise AttributeError(
+                _("{package} is imported, yet there is no torch.{device}").format(
+                    package=package, device=device
+                )
+            )
         if module.device_count() == 0:
             raise VendorUnavailable(
-                f"{package} is installed and sees no device",
-                f"check its driver, and {visible_devices}.",
+                _("{package} is installed and sees no device").format(package=package),
+                _("check its driver, and {visible_devices}.").format(
+                    visible_devices=visible_devices
+                ),
             )
         return True
 
@@ -111,18 +120,24 @@ def _is_marked(maker: str, marks: Marks, visible_devices: str) -> bool:
     import torch  # heavy, and only needed here
 
     if not torch.backends.cuda.is_built():
-        raise VendorUnavailable(f"this torch build ({torch.__version__}) has no CUDA")
+        raise VendorUnavailable(
+            _("this torch build ({version}) has no CUDA").format(version=torch.__version__)
+        )
     if marks.hip and torch.version.hip is None:
-        raise VendorUnavailable(f"this torch build ({torch.__version__}) is not a HIP build")
+        raise VendorUnavailable(
+            _("this torch build ({version}) is not a HIP build").format(version=torch.__version__)
+        )
     if not any(_evidence(marks)):
         raise VendorUnavailable(
-            f"no sign shows that the chips are {maker}'s: {_sought(marks)}",
-            f"{VARIABLE}=cuda serves them as they are.",
+            _("no sign shows that the chips are {maker}'s: {sought}").format(
+                maker=maker, sought=_sought(marks)
+            ),
+            _("{variable}=cuda serves them as they are.").format(variable=VARIABLE),
         )
     if torch.cuda.device_count() == 0:
         raise VendorUnavailable(
-            f"torch is {maker}'s and sees no device",
-            f"check its driver, and {visible_devices}.",
+            _("torch is {maker}'s and sees no device").format(maker=maker),
+            _("check its driver, and {visible_devices}.").format(visible_devices=visible_devices),
         )
     return True
 
@@ -142,9 +157,15 @@ def _evidence(marks: Marks) -> Iterable[bool]:
 def _sought(marks: Marks) -> str:
     """Describe the signs that were checked, for a message."""
     sought = [
-        f"torch's version does not contain +{marks.build}" if marks.build else "",
-        f"torch has no {marks.attribute!r}" if marks.attribute else "",
-        f"there is no {marks.node}" if marks.node else "",
-        f"no device is known to be named {' or '.join(marks.devices)}" if marks.devices else "",
+        _("torch's version does not contain +{build}").format(build=marks.build)
+        if marks.build
+        else "",
+        _("torch has no {attribute!r}").format(attribute=marks.attribute)
+        if marks.attribute
+        else "",
+        _("there is no {node}").format(node=marks.node) if marks.node else "",
+        _("no device is known to be named {names}").format(names=" or ".join(marks.devices))
+        if marks.devices
+        else "",
     ]
     return ", ".join(part for part in sought if part)

@@ -15,6 +15,7 @@ from typing import Literal
 
 from deeplink import settings
 from deeplink.errors import NoVendorError, VendorBrokenError, VendorUnavailable
+from deeplink.i18n import _
 
 GROUP = "deeplink.vendors"
 LAST_RESORT = "reference"
@@ -119,16 +120,20 @@ def load_device(vendor: Vendor, *, any_chip: bool = False) -> None:
     owner = getattr(module, "VENDOR", vendor)
     if vendor.runtime and owner.name != vendor.name and not any_chip:
         raise VendorUnavailable(
-            f"vendor {vendor.name!r} was requested, but device {vendor.device!r} of this process "
-            f"is vendor {owner.name!r} already.",
-            f"set {VARIABLE}={vendor.name} before {vendor.device_module} is imported.",
+            _(
+                "vendor {name!r} was requested, but device {device!r} of this process is vendor "
+                "{other!r} already."
+            ).format(name=vendor.name, device=vendor.device, other=owner.name),
+            _("set {variable}={name} before {device_module} is imported.").format(
+                variable=VARIABLE, name=vendor.name, device_module=vendor.device_module
+            ),
         )
 
 
 def choose(name: str | None = None) -> Choice:
     """Choose the vendor of this name or of DEEPLINK_VENDOR, else an accelerator, else reference."""
     if name:
-        return Choice(_asked(name), f"requested by name: {name}")
+        return Choice(_asked(name), _("requested by name: {name}").format(name=name))
     wanted = settings.DEEPLINK_VENDOR.get()
     if wanted:
         return Choice(_asked(wanted), f"{VARIABLE}={wanted}")
@@ -172,18 +177,28 @@ def _asked(name: str) -> Vendor:
     row = next((row for row in rows if row.name == name), None)
     if row is None:
         names = [row.name for row in rows]
-        raise NoVendorError(f"no vendor {name!r}; installed: {_list(names)}.", _meant(name, names))
+        raise NoVendorError(
+            _("no vendor {name!r}; installed: {names}.").format(name=name, names=_list(names)),
+            _meant(name, names),
+        )
     others = _list(r.name for r in rows if r.status == "available")
     if row.status == "unavailable":
         raise VendorUnavailable(
-            f"vendor {name!r} is not available: {row.reason}; available: {others}.",
-            f"`deeplink doctor` shows each vendor's state; {VARIABLE}=cpu runs on plain CPU.",
+            _("vendor {name!r} is not available: {reason}; available: {others}.").format(
+                name=name, reason=row.reason, others=others
+            ),
+            _(
+                "`deeplink doctor` shows each vendor's state; {variable}=cpu runs on plain CPU."
+            ).format(variable=VARIABLE),
         )
     if row.status == "broken" or row.vendor is None:
         raise VendorBrokenError(
-            f"vendor {name!r} (of {row.distribution}) is broken: {row.reason}; "
-            f"available: {others}.",
-            f"repair or uninstall {row.distribution}, or choose another by {VARIABLE}.",
+            _(
+                "vendor {name!r} (of {distribution}) is broken: {reason}; available: {others}."
+            ).format(name=name, distribution=row.distribution, reason=row.reason, others=others),
+            _("repair or uninstall {distribution}, or choose another by {variable}.").format(
+                distribution=row.distribution, variable=VARIABLE
+            ),
         )
     return row.vendor
 
@@ -191,21 +206,25 @@ def _asked(name: str) -> Vendor:
 def _automatic(rows: list[Found]) -> Choice:
     usable = [row.vendor for row in rows if row.vendor and row.status == "available"]
     broken = [f"{row.name} ({row.reason})" for row in rows if row.status == "broken"]
-    also = f"; broken: {_list(broken)}" if broken else ""
+    also = _("; broken: {names}").format(names=_list(broken)) if broken else ""
     # a chip that presents itself as cuda is available in addition to plain cuda, and more specific
     for vendor in sorted(usable, key=lambda vendor: not vendor.native_cuda):
         if vendor.accelerator:
-            return Choice(vendor, f"the first available accelerator{also}")
+            return Choice(vendor, _("the first available accelerator{also}").format(also=also))
     for vendor in usable:
         if vendor.name == LAST_RESORT:
-            return Choice(vendor, f"no accelerator is available{also}")
+            return Choice(vendor, _("no accelerator is available{also}").format(also=also))
     last = next((f": {row.reason}" for row in rows if row.name == LAST_RESORT and row.reason), "")
     raise NoVendorError(
-        f"no vendor to choose: no accelerator is available, and neither is {LAST_RESORT!r}{last}"
-        f"{also}.",
-        f"set {VARIABLE}=cpu to run on plain CPU; `deeplink doctor --all` shows all vendors."
+        _(
+            "no vendor to choose: no accelerator is available, and neither is "
+            "{last_resort!r}{last}{also}."
+        ).format(last_resort=LAST_RESORT, last=last, also=also),
+        _(
+            "set {variable}=cpu to run on plain CPU; `deeplink doctor --all` shows all vendors."
+        ).format(variable=VARIABLE)
         if any(vendor.name == "cpu" for vendor in usable)
-        else "install this package (`pip install -e .`), so that its vendors are registered.",
+        else _("install this package (`pip install -e .`), so that its vendors are registered."),
     )
 
 
@@ -216,16 +235,29 @@ def _found(name: str, points: list[importlib.metadata.EntryPoint]) -> Found:
         return Found(name, vendor, "broken", reason, distribution)
 
     if len(points) > 1:
-        return broken(f"{len(points)} entry points have this name, in: {distribution}")
+        return broken(
+            _("{count} entry points have this name, in: {distribution}").format(
+                count=len(points), distribution=distribution
+            )
+        )
     try:
         vendor = points[0].load()
     # another package's module: whatever it raises is reported as its state
     except Exception as error:
         return broken(_error(error))
     if not isinstance(vendor, Vendor):
-        return broken(f"{points[0].value} is of type {type(vendor).__name__}, not Vendor")
+        return broken(
+            _("{value} is of type {name}, not Vendor").format(
+                value=points[0].value, name=type(vendor).__name__
+            )
+        )
     if vendor.name != name:
-        return broken(f"its entry point is named {name!r}, its record {vendor.name!r}", vendor)
+        return broken(
+            _("its entry point is named {name!r}, its record {other!r}").format(
+                name=name, other=vendor.name
+            ),
+            vendor,
+        )
     try:
         available = vendor.is_available()
     except VendorUnavailable as error:
@@ -238,14 +270,14 @@ def _found(name: str, points: list[importlib.metadata.EntryPoint]) -> Found:
             name,
             vendor,
             "unavailable",
-            "is_available() returns False, without a reason",
+            _("is_available() returns False, without a reason"),
             distribution,
         )
     return Found(name, vendor, "available", "", distribution)
 
 
 def _distribution(point: importlib.metadata.EntryPoint) -> str:
-    return point.dist.name if point.dist is not None else "an unknown distribution"
+    return point.dist.name if point.dist is not None else _("an unknown distribution")
 
 
 def _error(error: Exception) -> str:
@@ -255,8 +287,10 @@ def _error(error: Exception) -> str:
 def _meant(name: str, names: list[str]) -> str:
     close = difflib.get_close_matches(name, names, n=1)
     if close:
-        return f"did you mean {close[0]!r}?"
-    return f"set {VARIABLE} to one of these, or install the vendor's package."
+        return _("did you mean {close!r}?").format(close=close[0])
+    return _("set {variable} to one of these, or install the vendor's package.").format(
+        variable=VARIABLE
+    )
 
 
 def _list(names: Iterable[str]) -> str:

@@ -1,7 +1,6 @@
 """docs/reference/settings.md and its Chinese twin match the table of settings."""
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,6 @@ def test_the_page_is_current(language: str) -> None:
 def test_the_page_leaves_out_what_processes_of_the_project_tell_each_other() -> None:
     text = settings_page.page("en")
     assert [name for name in settings.INTERNAL if name in text] == []
-
-
-def test_the_chinese_text_has_no_setting_that_is_gone() -> None:
-    chinese = tomllib.loads((settings_page.ROOT / "scripts/settings_zh.toml").read_text("utf-8"))
-    assert set(chinese["meanings"]) == {name for group in settings.GROUPS for name in group.keys}
-    assert set(chinese["titles"]) == {group.title for group in settings.GROUPS}
 
 
 def test_the_file_of_the_page_is_allowed(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import typer
 from deeplink import caches
 from deeplink.commands import common
 from deeplink.console import console, table
+from deeplink.i18n import _
 from deeplink.process import children
 
 Which = Annotated[
@@ -76,11 +77,14 @@ def info(context: typer.Context, which: Which = None, json: common.Json = "") ->
     out = console()
     rows = [(each.cache, each.path.name, str(each.files), _size(each.size)) for each in found]
     if rows:
-        out.print(table("Caches", ("cache", "name", "files", "size"), rows))
+        out.print(table(_("Caches"), (_("cache"), _("name"), _("files"), _("size")), rows))
     for name, folder in caches.folders().items():
         if which in (None, name):
             size = sum(each.size for each in found if each.cache == name)
-            out.print(f"{name}: {_size(size)} in {folder}", soft_wrap=True)
+            out.print(
+                _("{name}: {size} in {folder}").format(name=name, size=_size(size), folder=folder),
+                soft_wrap=True,
+            )
 
 
 @cache.command(cls=common.Command)
@@ -106,11 +110,18 @@ def clean(
     found = caches.entries(which or "")
     if dry_run:
         for each in found:
-            out.print(f"would delete {each.path} ({_size(each.size)})", soft_wrap=True)
+            out.print(
+                _("would delete {path} ({size})").format(path=each.path, size=_size(each.size)),
+                soft_wrap=True,
+            )
         return
     freed = caches.clean(found)
-    plural = "entry" if len(found) == 1 else "entries"
-    out.print(f"deleted {len(found)} {plural}, {_size(freed)}")
+    plural = _("entry") if len(found) == 1 else _("entries")
+    out.print(
+        _("deleted {count} {plural}, {size}").format(
+            count=len(found), plural=plural, size=_size(freed)
+        )
+    )
 
 
 def _size(count: int) -> str:

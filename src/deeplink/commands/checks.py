@@ -11,6 +11,7 @@ import typer
 from deeplink import settings
 from deeplink.commands import common, host
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 
 
 def coverage(
@@ -36,7 +37,9 @@ def coverage(
       cover (CUDA C++, Triton kernels, packages with CUDA binaries); 2 the program cannot be read
     """
     if not path.exists():
-        raise DeeplinkError(f"no file or folder {str(path)!r}.", "name a script or a folder.")
+        raise DeeplinkError(
+            _("no file or folder {path!r}.").format(path=str(path)), _("name a script or a folder.")
+        )
 
     def here() -> int:
         work = common.work("ditorch.coverage:check")

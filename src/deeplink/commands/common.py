@@ -16,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from deeplink import settings
 from deeplink.errors import DeeplinkError, SettingError
+from deeplink.i18n import _
 from deeplink.run import runner
 
 PROGRAM = "program"  # the parameter that holds the words of the user's program
@@ -181,8 +182,10 @@ def allowed(option: str, setting: settings.Setting[Any], text: str) -> str:
         setting.parse(text)
     except ValueError as error:
         raise SettingError(
-            f"--{option} {text}: {error}; allowed: {setting.allowed}.",
-            f"leave out --{option} for the default.",
+            _("--{option} {text}: {error}; allowed: {allowed}.").format(
+                option=option, text=text, error=error, allowed=setting.allowed
+            ),
+            _("leave out --{option} for the default.").format(option=option),
         ) from None
     return text
 
@@ -197,8 +200,10 @@ def write_json(found: Any, where: str) -> None:
         Path(where).write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise DeeplinkError(
-            f"{where} cannot be written: {error.strerror or error}.",
-            "name a file in a folder that exists and that you may write.",
+            _("{where} cannot be written: {strerror}.").format(
+                where=where, strerror=error.strerror or error
+            ),
+            _("name a file in a folder that exists and that you may write."),
         ) from None
 
 

@@ -9,16 +9,28 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from rich.cells import cell_len
 
 from deeplink import scaffold, settings
 from deeplink.commands import common
 from deeplink.console import console, table
 from deeplink.errors import SettingError
+from deeplink.i18n import _, joined, translated
 from deeplink.inspection import collective_hang, operators
 from deeplink.inspection import doctor as examination
 from deeplink.inspection.doctor import Report
 from deeplink.settings import InForce, Unknown
 from deeplink.vendor import Found, choose
+
+# States of vendors and of checks, as messages.
+STATES = {
+    "available": _("available"),
+    "unavailable": _("unavailable"),
+    "broken": _("broken"),
+    "ok": _("ok"),
+    "skipped": _("skipped"),
+    "FAILED": _("FAILED"),
+}
 
 
 def doctor(
@@ -76,7 +88,7 @@ def _examine(vendor: str, self_test: bool, every: bool, json: str, quiet: bool) 
     report = examination.examine(vendor)
     if self_test and report.chosen is not None:
         if not quiet:
-            text = f"testing {report.chosen.vendor.label} (about 10 s) …"
+            text = _("testing {label} (about 10 s) …").format(label=report.chosen.vendor.label)
             console(stderr=True).print(text, style="dim", soft_wrap=True)
         examination.try_device(report, report.chosen.vendor)
     if json:
@@ -93,12 +105,20 @@ def _examine(vendor: str, self_test: bool, every: bool, json: str, quiet: bool) 
 def _show_verdict(report: Report) -> None:
     out = console()
     for problem in report.problems:
-        out.print(f"FAILED  {problem}", style="bold red", soft_wrap=True)
+        out.print(_("FAILED  {problem}").format(problem=problem), style="bold red", soft_wrap=True)
     if not report.problems:
-        tested = "All checks passed" if report.checks else "No problem; device not tested"
+        tested = _("All checks passed") if report.checks else _("No problem; device not tested")
         chosen = report.chosen
-        label = f": {chosen.vendor.label}, device {chosen.vendor.device!r}" if chosen else ""
-        out.print(f"{tested}{label}.", style="green", soft_wrap=True)
+        label = (
+            _(": {label}, device {device!r}").format(
+                label=chosen.vendor.label, device=chosen.vendor.device
+            )
+            if chosen
+            else ""
+        )
+        out.print(
+            _("{tested}{label}.").format(tested=tested, label=label), style="green", soft_wrap=True
+        )
 
 
 def _show_short(report: Report) -> None:
@@ -106,37 +126,40 @@ def _show_short(report: Report) -> None:
     out = console()
     lines: list[tuple[str, str]] = []
     if report.chosen is not None:
-        lines.append(("vendor", f"{report.chosen.vendor.name}: {report.chosen.why}"))
+        lines.append((_("vendor"), f"{report.chosen.vendor.name}: " + report.chosen.why))
     lines.append(
-        ("versions", ", ".join(f"{name} {text}" for name, text in report.versions.items()))
+        (_("versions"), ", ".join(f"{name} {text}" for name, text in report.versions.items()))
     )
     if report.build:
         cached = ", ".join(f"{name} {state}" for name, state in list(report.build.items())[:3])
-        lines.append(("native parts", cached))
+        lines.append((_("native parts"), cached))
     if report.checks:
         words = [
-            f"{check.name} {check.status}" + f" ({check.detail})" * (check.status == "FAILED")
+            f"{check.name} "
+            + STATES[check.status]
+            + (" (" + check.detail + ")") * (check.status == "FAILED")
             for check in report.checks
         ]
         total = sum(check.seconds for check in report.checks)
-        lines.append(("self-test", f"{', '.join(words)}; {total:.1f} s"))
+        lines.append((_("self-test"), joined(", ", words) + f"; {total:.1f} s"))
     for status in ("available", "unavailable", "broken"):
         rows = [row for row in report.vendors if row.status == status]
         if rows:
-            lines.append((status, _names(rows)))
+            lines.append((STATES[status], _names(rows)))
     changed = [row for row in report.settings if row.source != "default"]
     if changed:
-        lines.append(("settings", ", ".join(f"{row.name}={row.value}" for row in changed)))
-    width = max(len(name) for name, _ in lines)
-    for name, text in lines:
-        out.print(f"{name:{width}}  {text}", soft_wrap=True)
+        lines.append((_("settings"), ", ".join(f"{row.name}={row.value}" for row in changed)))
+    names = [translated(name) for name, _text in lines]
+    width = max(map(cell_len, names))
+    for name, (_name, text) in zip(names, lines, strict=True):
+        out.print(name + " " * (width + 2 - cell_len(name)) + text, soft_wrap=True)
     _show_unknown(report.unknown)
-    out.print("Hint: `deeplink doctor --all` shows all details.", style="dim")
+    out.print(_("Hint: `deeplink doctor --all` shows all details."), style="dim")
 
 
 def _names(rows: list[Found]) -> str:
     if rows[0].status == "broken":
-        return "; ".join(f"{row.name}: {row.reason}" for row in rows)
+        return joined("; ", [f"{row.name}: " + row.reason for row in rows])
     return ", ".join(row.name for row in rows)
 
 
@@ -144,23 +167,25 @@ def _show_all(report: Report) -> None:
     out = console()
     out.print(", ".join(f"{name} {version}" for name, version in report.versions.items()))
     out.print()
-    rows = [(row.name, row.status, row.distribution, _about(row)) for row in report.vendors]
-    out.print(table("Vendors", ("vendor", "status", "from", "note"), rows))
+    rows = [(row.name, STATES[row.status], row.distribution, _about(row)) for row in report.vendors]
+    out.print(table(_("Vendors"), (_("vendor"), _("status"), _("from"), _("note")), rows))
     if report.chosen is not None:
         chosen = report.chosen
-        title = f"Chosen: {chosen.vendor.name}, device {chosen.vendor.device!r}"
-        out.print(f"{title}, {chosen.vendor.label}", style="bold")
-        out.print(f"because: {chosen.why}", soft_wrap=True)
+        title = _("Chosen: {name}, device {device!r}").format(
+            name=chosen.vendor.name, device=chosen.vendor.device
+        )
+        out.print(title + ", " + chosen.vendor.label, style="bold")
+        out.print(_("because: {why}").format(why=chosen.why), soft_wrap=True)
         out.print()
     if report.checks:
-        checks = [(c.name, c.status, f"{c.seconds:.2f} s", c.detail) for c in report.checks]
+        checks = [(c.name, STATES[c.status], f"{c.seconds:.2f} s", c.detail) for c in report.checks]
         total = sum(check.seconds for check in report.checks)
-        checks.append(("total", "", f"{total:.2f} s", ""))
-        out.print(table("Self-test", ("check", "status", "time", "detail"), checks))
+        checks.append((_("total"), "", f"{total:.2f} s", ""))
+        out.print(table(_("Self-test"), (_("check"), _("status"), _("time"), _("detail")), checks))
     if report.build:
-        out.print(table("Native build", ("what", "state"), list(report.build.items())))
-    cells = [(row.name, row.source, row.value or "(empty)") for row in report.settings]
-    out.print(table("Settings in force", ("name", "from", "value"), cells))
+        out.print(table(_("Native build"), (_("what"), _("state")), list(report.build.items())))
+    cells = [(row.name, row.source, row.value or _("(empty)")) for row in report.settings]
+    out.print(table(_("Settings in force"), (_("name"), _("from"), _("value")), cells))
     _show_unknown(report.unknown)
 
 
@@ -176,10 +201,12 @@ def _show_operators(vendor: str, pattern: str, json: str) -> None:
         common.write_json(operators.as_json(rows), json)
         return
     cells = [(row.overload.removeprefix("aten::"), row.by, row.who) for row in rows]
-    title = f"The implementation of each operator of {chosen.label}"
-    console().print(table(title, ("overload", "by", "who"), cells))
+    title = _("The implementation of each operator of {label}").format(label=chosen.label)
+    console().print(table(title, (_("overload"), _("by"), _("who")), cells))
     counts = ", ".join(f"{by} {count}" for by, count in operators.summary(rows))
-    console().print(f"{len(rows)} overloads: {counts or 'none match'}")
+    console().print(
+        _("{count} overloads: {counts}").format(count=len(rows), counts=counts or _("none match"))
+    )
 
 
 def show_settings(
@@ -234,23 +261,36 @@ def _named(name: str, rows: list[InForce]) -> InForce:
     found = next((row for row in rows if row.name == name.upper()), None)
     if found is None:
         near = difflib.get_close_matches(name.upper(), [row.name for row in rows], n=1)
-        hint = f"did you mean {near[0]}?" if near else "`deeplink settings` shows all of them."
-        raise SettingError(f"no setting is named {name!r}.", hint)
+        hint = (
+            _("did you mean {name}?").format(name=near[0])
+            if near
+            else _("`deeplink settings` shows all of them.")
+        )
+        raise SettingError(_("no setting is named {name!r}.").format(name=name), hint)
     return found
 
 
 def _show_settings(rows: list[InForce], every: bool) -> None:
     out = console()
     if not rows:
-        out.print("all settings have their defaults")
+        out.print(_("all settings have their defaults"))
     elif every:
         for row in rows:
-            out.print(f"{row.name} = {row.value or '(empty)'}  ({row.source})", style="bold")
-            out.print(f"    {row.doc}")
-            out.print(f"    default {row.default or '(empty)'}; allowed: {row.allowed}")
+            out.print(
+                _("{name} = {value}  ({source})").format(
+                    name=row.name, value=row.value or _("(empty)"), source=row.source
+                ),
+                style="bold",
+            )
+            out.print("    " + row.doc)
+            out.print(
+                _("    default {default}; allowed: {allowed}").format(
+                    default=row.default or _("(empty)"), allowed=row.allowed
+                )
+            )
     else:
-        cells = [(row.name, row.value or "(empty)", row.source, row.doc) for row in rows]
-        out.print(table("Settings", ("name", "value", "from", "meaning"), cells))
+        cells = [(row.name, row.value or _("(empty)"), row.source, row.doc) for row in rows]
+        out.print(table(_("Settings"), (_("name"), _("value"), _("from"), _("meaning")), cells))
     for row in rows:
         if row.problem:
             out.print(row.problem, style="bold red", soft_wrap=True)
@@ -286,7 +326,7 @@ def new_vendor(
     folder = output or Path(name)
     commands = scaffold.create(name, language, folder)
     out = console()
-    out.print(f"wrote {folder}; next:", soft_wrap=True)
+    out.print(_("wrote {folder}; next:").format(folder=folder), soft_wrap=True)
     for command in commands:
         out.print(f"  {command}", soft_wrap=True)
 
@@ -328,8 +368,8 @@ def flight_record(
             for record in records
             for entry in record.entries[-last:]
         ]
-        columns = ("rank", "group", "name", "status", "since", "line")
-        console().print(table("The last collectives", columns, rows))
-        for line in found or ["no collective is pending"]:
+        columns = (_("rank"), _("group"), _("name"), _("status"), _("since"), _("line"))
+        console().print(table(_("The last collectives"), columns, rows))
+        for line in found or [_("no collective is pending")]:
             console().print(line, soft_wrap=True)
     raise typer.Exit(1 if found else 0)

@@ -12,6 +12,7 @@ import typer
 from deeplink import settings
 from deeplink.commands import common, host
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from deeplink.run import program as programs
 from deeplink.run.loss_log import PATTERN
 from deeplink.run.run_folder import latest
@@ -64,8 +65,8 @@ def diagnose(
     found = programs.read(program, "diagnose")
     if symptom is None and any(word.startswith("--symptom") for word in found.arguments):
         raise DeeplinkError(
-            "--symptom stands behind the program, so it is an option of the program.",
-            "options of deeplink come first: deeplink diagnose --symptom nan train.py",
+            _("--symptom stands behind the program, so it is an option of the program."),
+            _("options of deeplink come first: deeplink diagnose --symptom nan train.py"),
         )
     with settings.quiet(quiet), using(vendor):
         guide = common.work("op_tools.diagnosis.diagnose:diagnose")
@@ -160,8 +161,10 @@ def bisect(
         re.compile(loss_pattern)
     except re.error as error:
         raise DeeplinkError(
-            f"--loss-pattern {loss_pattern!r} is not a regular expression: {error}.",
-            r"for example: --loss-pattern 'loss=([0-9.]+)'",
+            _("--loss-pattern {loss_pattern!r} is not a regular expression: {error}.").format(
+                loss_pattern=loss_pattern, error=error
+            ),
+            _("for example: --loss-pattern 'loss=([0-9.]+)'"),
         ) from None
     found = programs.read(program, "bisect")
     with settings.quiet(quiet), using(vendor):
@@ -286,8 +289,10 @@ def diff(
     """
     if len(runs) != 2:
         raise DeeplinkError(
-            f"diff compares two runs, found {len(runs)}: {', '.join(runs)}.",
-            "for example: deeplink diff run_gpu run_npu",
+            _("diff compares two runs, found {count}: {names}.").format(
+                count=len(runs), names=", ".join(runs)
+            ),
+            _("for example: deeplink diff run_gpu run_npu"),
         )
     raise typer.Exit(common.work("op_tools.diagnosis.diff.cli:diff")(runs, judge, json))
 
@@ -342,19 +347,19 @@ def report(
     found = [latest(run) for run in runs or [settings.OP_TOOLS_RESULTS.get()]]
     if len(found) > 2:
         raise DeeplinkError(
-            f"report shows one run, or two side by side; found {len(found)}.",
-            "for example: deeplink report before after",
+            _("report shows one run, or two side by side; found {count}.").format(count=len(found)),
+            _("for example: deeplink report before after"),
         )
     if len(found) == 2 and serve:
         raise DeeplinkError(
-            "--serve follows one run, found two.",
-            f"for example: deeplink report --serve {found[1]}",
+            _("--serve follows one run, found two."),
+            _("for example: deeplink report --serve {found}").format(found=found[1]),
         )
     for run in found:
         if not run.exists():
             raise DeeplinkError(
-                f"there is nothing at {run}.",
-                "name what a tool wrote, for example: deeplink report op_tools_results",
+                _("there is nothing at {run}.").format(run=run),
+                _("name what a tool wrote, for example: deeplink report op_tools_results"),
             )
     work = common.work("op_tools.diagnosis.report.cli:report")
     raise typer.Exit(work(found, output, source, serve, port, perfetto, tensorboard))

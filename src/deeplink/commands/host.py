@@ -11,6 +11,7 @@ from typing import Any
 from deeplink import settings
 from deeplink.console import console
 from deeplink.errors import SettingError
+from deeplink.i18n import _
 from deeplink.process import children
 from deeplink.run.run_folder import RunFolder
 from deeplink.run.runner import Request
@@ -50,12 +51,16 @@ class Host:
             own = _without_fail_on(line) if request.fail_on else line
             status = children.run([*start, *own], env=settings.environment(values))
         found = folder.finish(status)
-        console(stderr=True).print(f"results: {folder.path}", style="dim", soft_wrap=True)
+        console(stderr=True).print(
+            _("results: {path}").format(path=folder.path), style="dim", soft_wrap=True
+        )
         failing = {kind: found[kind] for kind in request.fail_on if found.get(kind)}
         if status or not failing:
             return status
         counts = ", ".join(f"{count} {kind}" for kind, count in failing.items())
-        console(stderr=True).print(f"--fail-on: {counts}", style="red", soft_wrap=True)
+        console(stderr=True).print(
+            _("--fail-on: {counts}").format(counts=counts), style="red", soft_wrap=True
+        )
         return 1
 
     def patched(self, word: str, line: Sequence[str], here: Callable[[], int]) -> int:
@@ -75,8 +80,7 @@ def check_settings() -> None:
     """Raise SettingError for a setting that is not allowed; show variables that nothing reads."""
     for row in settings.in_force():
         if row.problem:
-            message, _, hint = row.problem.partition("\nHint: ")
-            raise SettingError(message, hint)
+            raise SettingError(row.problem)
     if not settings.DITORCH_QUIET.get():
         for variable in settings.unknown():
             text = settings.warning(variable)

@@ -14,6 +14,7 @@ import typer
 from deeplink import settings
 from deeplink.commands import common, host
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from deeplink.run import program as programs
 from deeplink.run.runner import Request
 
@@ -87,8 +88,8 @@ def compare(
     """
     if not record.is_dir():
         raise DeeplinkError(
-            f"no record at {str(record)!r}.",
-            "make one on the trusted device: deeplink one-iter record -o DIR train.py",
+            _("no record at {path!r}.").format(path=str(record)),
+            _("make one on the trusted device: deeplink one-iter record -o DIR train.py"),
         )
     _start(context, "compare", program, record, step, vendor, quiet, json)
 
@@ -115,8 +116,8 @@ def _start(
     if json:
         if json == common.STDOUT:
             raise DeeplinkError(
-                "--json needs a file here: standard output is the program's.",
-                "for example: --json found.json",
+                _("--json needs a file here: standard output is the program's."),
+                _("for example: --json found.json"),
             )
         values[settings.OP_ONE_ITER_JSON.name] = str(Path(json).resolve())
     if vendor:

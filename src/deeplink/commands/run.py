@@ -12,6 +12,7 @@ import typer
 from deeplink import settings
 from deeplink.commands import common, host
 from deeplink.errors import SettingError
+from deeplink.i18n import _, ngettext
 from deeplink.run import program as programs
 from deeplink.run.runner import Request
 
@@ -110,12 +111,16 @@ def run(context: typer.Context, program: common.Program = None, **options: Any) 
 
 def _check_swallowed(options: dict[str, Any]) -> None:
     """Raise a SettingError for an option that takes operators and was given the script."""
-    for word, (_, metavar, _) in TOOLS.items():
+    for word, (_key, metavar, _help) in TOOLS.items():
         if metavar and str(options[word]).endswith(".py"):
             script = options[word]
             raise SettingError(
-                f"--{word} takes operators, found {script!r}, and no program was given.",
-                f"--{word} OPS {script}, for example: deeplink run --{word} gelu {script}",
+                _("--{word} takes operators, found {script!r}, and no program was given.").format(
+                    word=word, script=script
+                ),
+                _("--{word} OPS {script}, for example: deeplink run --{word} gelu {script}").format(
+                    word=word, script=script
+                ),
             )
 
 
@@ -125,14 +130,18 @@ def _fail_on(options: dict[str, Any]) -> tuple[str, ...]:
     for kind in kinds:
         if kind not in FAIL_ON:
             raise SettingError(
-                f"--fail-on {kind}: no such finding; allowed: {', '.join(FAIL_ON)}.",
-                "for example: deeplink run --autocompare --fail-on wrong train.py",
+                _("--fail-on {kind}: no such finding; allowed: {names}.").format(
+                    kind=kind, names=", ".join(FAIL_ON)
+                ),
+                _("for example: deeplink run --autocompare --fail-on wrong train.py"),
             )
         if not any(options[tool] for tool in FAIL_ON[kind]):
-            tools = " or ".join(f"--{tool}" for tool in FAIL_ON[kind])
+            tools = _(" or ").join(f"--{tool}" for tool in FAIL_ON[kind])
             raise SettingError(
-                f"--fail-on {kind} needs {tools}.",
-                f"for example: deeplink run --{FAIL_ON[kind][0]} --fail-on {kind} train.py",
+                _("--fail-on {kind} needs {tools}.").format(kind=kind, tools=tools),
+                _("for example: deeplink run --{fail_on} --fail-on {kind} train.py").format(
+                    fail_on=FAIL_ON[kind][0], kind=kind
+                ),
             )
     return kinds
 
@@ -151,7 +160,7 @@ def values(given: dict[str, Any]) -> dict[str, str]:
             found[f"OP_{TOOLS[word][0]}_DISABLE_LIST"] = given["disable"]
     if started:
         found[settings.OP_TOOLS_RUN.name] = ",".join(started)
-    for word, (_, setting, _) in OPTIONS.items():
+    for word, (_metavar, setting, _help) in OPTIONS.items():
         text = given[_parameter(word)]
         if text is not None:
             found[setting.name] = common.allowed(word, setting, text)
@@ -179,9 +188,15 @@ def _needs_a_tool(given: dict[str, Any]) -> SettingError:
         for word, value in given.items()
     )
     return SettingError(
-        f"{', '.join(options)} need{'s' * (len(options) == 1)} a tool; "
-        f"tools: {', '.join(f'--{word}' for word in (*TOOLS, 'recorder'))}.",
-        f"for example: deeplink run --time {example} train.py",
+        ngettext(
+            "{names} needs a tool; tools: {tools}.",
+            "{names} need a tool; tools: {tools}.",
+            len(options),
+        ).format(
+            names=", ".join(options),
+            tools=", ".join(f"--{word}" for word in (*TOOLS, "recorder")),
+        ),
+        _("for example: deeplink run --time {example} train.py").format(example=example),
     )
 
 
@@ -199,7 +214,7 @@ def _parameter(word: str) -> str:
 def _parameters() -> list[tuple[str, Any, Any]]:
     """The options: the name of each parameter, its type and its default."""
     found: list[tuple[str, Any, Any]] = []
-    for word, (_, metavar, text) in TOOLS.items():
+    for word, (_key, metavar, text) in TOOLS.items():
         if metavar:
             option = typer.Option(f"--{word}", metavar=metavar, help=text, rich_help_panel="Tools")
             found.append((word, Annotated[str | None, option], None))

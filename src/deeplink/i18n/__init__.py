@@ -12,7 +12,15 @@ are in `zh.po`, read at the first message that is shown in Chinese.
 from __future__ import annotations
 
 from deeplink.i18n.language import language
-from deeplink.i18n.message import Message, in_chinese, joined, ngettext, recognized, translated
+from deeplink.i18n.message import (
+    Message,
+    in_chinese,
+    joined,
+    message,
+    ngettext,
+    recognized,
+    translated,
+)
 from deeplink.i18n.message import message as _
 
 __all__ = [
@@ -21,6 +29,7 @@ __all__ = [
     "in_chinese",
     "joined",
     "language",
+    "message",
     "ngettext",
     "recognized",
     "translated",

@@ -55,14 +55,15 @@ class Catalogue(gettext.NullTranslations):
             self._patterns = [
                 (_pattern(text), self._texts[text], len(_SENTENCES.split(text)))
                 for text in specific
-                if len(_WORD.findall(_PLACEHOLDER.sub("", text))) > 0
+                if len(_LETTER.findall(_PLACEHOLDER.sub("", text))) >= LETTERS
             ]
         return self._patterns
 
 
 _PLACEHOLDER = re.compile(r"\{(\w+)(?:![rsa])?(?::[^}]*)?\}")
 _SENTENCES = re.compile(r"\. (?=[A-Z{])")
-_WORD = re.compile("[A-Za-z]{2}")
+_LETTER = re.compile("[A-Za-z]")
+LETTERS = 5  # of a message besides its placeholders, for it to be recognized
 
 
 def _filled(text: str, words: dict[str, str]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 
 # one collective: group, sequence, operation, inputs, outputs, state, where, …
 Entry = dict[str, Any]
@@ -41,8 +42,8 @@ def read(folder: Path) -> list[Record]:
     files = sorted(folder.glob("rank-*.json"))
     if not files:
         raise DeeplinkError(
-            f"no flight record at {folder}: it has no rank-N.json.",
-            "each process writes one when a collective fails or hangs (DIPU_FLIGHT_RECORD_DIR).",
+            _("no flight record at {folder}: it has no rank-N.json.").format(folder=folder),
+            _("each process writes one when a collective fails or hangs (DIPU_FLIGHT_RECORD_DIR)."),
         )
     return sorted(map(_record, files), key=lambda record: record.rank)
 
@@ -54,7 +55,9 @@ def _record(file: Path) -> Record:
             *(found[key] for key in ("rank", "size", "time", "reason", "groups", "entries"))
         )
     except (ValueError, KeyError) as error:
-        raise DeeplinkError(f"{file} is no flight record: {error!r}.") from None
+        raise DeeplinkError(
+            _("{file} is no flight record: {error!r}.").format(file=file, error=error)
+        ) from None
 
 
 def name(entry: Entry) -> str:
@@ -82,19 +85,27 @@ def _of_group(group: str, here: dict[int, Record]) -> list[str]:
     if not waiting:
         return []
     some = min(waiting)
-    about = f"group {group}: {_ranks(waiting)} in {name(waiting[some])}{_at(waiting[some])}"
+    about = _("group {group}: {ranks} in {name}{at}").format(
+        group=group, ranks=_ranks(waiting), name=name(waiting[some]), at=_at(waiting[some])
+    )
     found = [
-        f"{about}; rank {rank} is missing: {_what_last(last[rank])}"
+        _("{about}; rank {rank} is missing: {what_last}").format(
+            about=about, rank=rank, what_last=_what_last(last[rank])
+        )
         for rank in last
         if rank not in waiting and (last[rank] or {"sequence": 0})["sequence"] < front
     ]
     lost = [rank for rank in ranks if rank not in here]
     if lost:
         found.append(
-            f"{about}; {_ranks(lost)}: no record found (process exited, or not in a collective)"
+            _("{about}; {ranks}: no record found (process exited, or not in a collective)").format(
+                about=about, ranks=_ranks(lost)
+            )
         )
     found += _others(group, here, front, waiting, about)
-    return found or [f"{about}: all are there, so it is slow, or the connection is broken"]
+    return found or [
+        _("{about}: all are there, so it is slow, or the connection is broken").format(about=about)
+    ]
 
 
 def _others(
@@ -107,7 +118,11 @@ def _others(
         own = record.at(group, front)
         if own is None or (own["operation"] == some["operation"] and _same_sizes(own, some)):
             continue
-        found.append(f"{about}; rank {rank} calls {name(own)} instead{_at(own)}")
+        found.append(
+            _("{about}; rank {rank} calls {name} instead{at}").format(
+                about=about, rank=rank, name=name(own), at=_at(own)
+            )
+        )
     return found
 
 
@@ -126,8 +141,10 @@ def _waits(entry: Entry) -> bool:
 
 def _what_last(entry: Entry | None) -> str:
     if entry is None:
-        return "it has called no collective in this group"
-    return f"its last is {name(entry)}, {entry['state']}{_at(entry)}"
+        return _("it has called no collective in this group")
+    return _("its last is {name}, {state}{at}").format(
+        name=name(entry), state=entry["state"], at=_at(entry)
+    )
 
 
 def _at(entry: Entry) -> str:
@@ -142,10 +159,16 @@ def _ranks(ranks: Any) -> str:
 
 
 def _one_to_one(record: Record) -> list[str]:
-    verbs = {"SEND": "to send to", "RECV": "to receive from"}
+    verbs = {"SEND": _("to send to"), "RECV": _("to receive from")}
     return [
-        f"rank {record.rank} waits {verbs[e['operation']]} rank {e['peer']} of group {e['group']}: "
-        f"{', '.join(e['inputs'] or e['outputs'])}{_at(e)}"
+        _("rank {rank} waits {verbs} rank {peer} of group {group}: {names}{at}").format(
+            rank=record.rank,
+            verbs=verbs[e["operation"]],
+            peer=e["peer"],
+            group=e["group"],
+            names=", ".join(e["inputs"] or e["outputs"]),
+            at=_at(e),
+        )
         for e in record.entries
         if e["operation"] in verbs and e["state"] == "pending"
     ]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 
 # CUDA dependencies outside of torch.cuda: (kind, advice) by the module that is imported.
 SDPA = "use torch.nn.functional.scaled_dot_product_attention, or the vendor's build of the package"
@@ -73,7 +74,10 @@ class Found:
 def scan(path: Path) -> Found:
     """Read a file, or every Python and CUDA file below a folder."""
     if not path.exists():
-        raise DeeplinkError(f"no file or folder {str(path)!r}.", hint="give a script or a package.")
+        raise DeeplinkError(
+            _("no file or folder {path!r}.").format(path=str(path)),
+            hint=_("give a script or a package."),
+        )
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     found = Found([], [])
     for file in files:
@@ -89,7 +93,8 @@ def _read(file: Path, found: Found) -> None:
         tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
     except (SyntaxError, UnicodeDecodeError) as error:
         raise DeeplinkError(
-            f"cannot read {file} as Python: {error}.", "give a script, or a folder of them."
+            _("cannot read {file} as Python: {error}.").format(file=file, error=error),
+            _("give a script, or a folder of them."),
         ) from error
     names = _Names(tree)
     found.uses.extend(_uses(names.below("torch.cuda"), str(file)))

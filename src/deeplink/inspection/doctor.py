@@ -9,6 +9,7 @@ from typing import Any
 
 from deeplink import __version__, settings
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from deeplink.settings import InForce, Unknown
 from deeplink.vendor import Choice, Found, Vendor, choose, discover
 
@@ -32,7 +33,7 @@ def examine(name: str) -> Report:
     report = Report(_versions(), discover(), settings.in_force(), settings.unknown())
     report.problems += [row.problem for row in report.settings if row.problem]
     report.problems += [
-        f"vendor {row.name} is broken: {row.reason}"
+        _("vendor {name} is broken: {reason}").format(name=row.name, reason=row.reason)
         for row in report.vendors
         if row.status == "broken"
     ]
@@ -48,7 +49,7 @@ def examine(name: str) -> Report:
 
 def _versions() -> dict[str, str]:
     names = ("deeplink", "torch", "numpy")
-    found = dict.fromkeys(names, "not installed") | {"deeplink": __version__}
+    found = dict.fromkeys(names, _("not installed")) | {"deeplink": __version__}
     for name in names[1:]:
         try:
             found[name] = importlib.metadata.version(name)
@@ -76,7 +77,9 @@ def try_device(report: Report, vendor: Vendor) -> None:
     with settings.asking_for(vendor.name):  # torch_dipu loads the chip of the vendor that is set
         report.checks.extend(selftest.run(vendor))
     report.problems += [
-        f"self-test {check.name}: {check.detail}" for check in report.checks if not check.ok
+        _("self-test {name}: {detail}").format(name=check.name, detail=check.detail)
+        for check in report.checks
+        if not check.ok
     ]
 
 

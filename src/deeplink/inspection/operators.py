@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from deeplink.vendor import Vendor
 
 
@@ -20,14 +21,20 @@ def rows_of(vendor: Vendor, pattern: str = "") -> list[Any]:
     tell = getattr(getattr(device, "dipu", None), "operator_table", None)
     if tell is None:
         raise DeeplinkError(
-            f"{vendor.label} does not report how its operators run; all of them are part of "
-            f"{vendor.device_module or 'torch'}.",
-            hint="`deeplink doctor --vendor reference --ops` does.",
+            _(
+                "{label} does not report how its operators run; all of them are part of "
+                "{device_module}."
+            ).format(label=vendor.label, device_module=vendor.device_module or "torch"),
+            hint=_("`deeplink doctor --vendor reference --ops` does."),
         )
     try:
         expression = re.compile(pattern or ".*")
     except re.error as error:
-        raise DeeplinkError(f"{pattern!r} is not a regular expression: {error}.") from None
+        raise DeeplinkError(
+            _("{pattern!r} is not a regular expression: {error}.").format(
+                pattern=pattern, error=error
+            )
+        ) from None
     return [row for row in tell() if _matches(expression, row.overload)]
 
 

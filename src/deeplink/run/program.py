@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 
 TORCHRUN = "torch.distributed.run"
 WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")  # options of Python that take a value
-HINT = "for example: deeplink {command} train.py, or deeplink {command} -m package.module"
+HINT = _("for example: deeplink {command} train.py, or deeplink {command} -m package.module")
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def read(words: Sequence[str] | None, command: str) -> Program:
     if rest[:1] == ["--"]:
         rest = rest[1:]
     if not rest:
-        raise DeeplinkError("no program was given.", HINT.format(command=command))
+        raise DeeplinkError(_("no program was given."), HINT.format(command=command))
     if rest[:2] in (["accelerate", "launch"],):
         return Program("accelerate.commands.launch", tuple(rest[2:]), "module")
     if rest[0] == "torchrun":
@@ -84,7 +85,10 @@ def _of_python(words: list[str], command: str) -> Program:
         options += rest[: 1 + (rest[0] in WITH_VALUE)]
         rest = rest[1 + (rest[0] in WITH_VALUE) :]
     if not rest:
-        raise DeeplinkError(f"{shlex.join(words)} names no program.", HINT.format(command=command))
+        raise DeeplinkError(
+            _("{names} names no program.").format(names=shlex.join(words)),
+            HINT.format(command=command),
+        )
     if rest[0] == "-m":
         return _module(rest, tuple(options), command)
     if rest[0] in ("-c", "-"):
@@ -94,13 +98,16 @@ def _of_python(words: list[str], command: str) -> Program:
 
 def _module(rest: list[str], options: tuple[str, ...], command: str) -> Program:
     if len(rest) < 2:
-        raise DeeplinkError("-m needs the name of a module.", HINT.format(command=command))
+        raise DeeplinkError(_("-m needs the name of a module."), HINT.format(command=command))
     return Program(rest[1], tuple(rest[2:]), "module", options)
 
 
 def _script(rest: list[str], options: tuple[str, ...]) -> Program:
     if not Path(rest[0]).is_file():
-        raise DeeplinkError(f"no script {rest[0]!r}.", f"the working directory is {Path.cwd()}.")
+        raise DeeplinkError(
+            _("no script {name!r}.").format(name=rest[0]),
+            _("the working directory is {cwd}.").format(cwd=Path.cwd()),
+        )
     return Program(rest[0], tuple(rest[1:]), "script", options)
 
 
@@ -110,17 +117,21 @@ def python_only(program: Program, command: str) -> Program:
         return program
     if program.name == sys.executable:  # python -c
         raise DeeplinkError(
-            f"deeplink {command} runs scripts and modules, not `python {program.arguments[0]}`.",
-            "write the code to a file, and name the file.",
+            _("deeplink {command} runs scripts and modules, not `python {arguments}`.").format(
+                command=command, arguments=program.arguments[0]
+            ),
+            _("write the code to a file, and name the file."),
         )
     name = Path(program.name).name
-    hint = f"for a module: deeplink {command} -m {program.name}; a script's name ends in .py."
+    hint = _("for a module: deeplink {command} -m {name}; a script's name ends in .py.").format(
+        command=command, name=program.name
+    )
     if name.startswith("python"):
-        hint = "leave out the interpreter: the program runs in the Python of `deeplink`."
+        hint = _("leave out the interpreter: the program runs in the Python of `deeplink`.")
     if Path(program.name).is_dir():
         example = f"deeplink {command} {Path(program.name, 'train.py')}"
         raise DeeplinkError(
-            f"{program.name!r} is a folder, not a script.",
-            f"name a script in it, for example: {example}",
+            _("{name!r} is a folder, not a script.").format(name=program.name),
+            _("name a script in it, for example: {example}").format(example=example),
         )
-    raise DeeplinkError(f"no script {program.name!r}.", hint)
+    raise DeeplinkError(_("no script {name!r}.").format(name=program.name), hint)

@@ -20,6 +20,7 @@ from typing import Any
 
 from deeplink import __version__, identity, settings
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from deeplink.run.runner import Request
 
 RECORD = "run.json"
@@ -63,8 +64,10 @@ class RunFolder:
             made = cls(path, command)
         except OSError as error:
             raise DeeplinkError(
-                f"{path} cannot be written: {error.strerror or error}.",
-                "-o DIR names a folder that you may write with free space.",
+                _("{path} cannot be written: {strerror}.").format(
+                    path=path, strerror=error.strerror or error
+                ),
+                _("-o DIR names a folder that you may write with free space."),
             ) from None
         if own:
             _point(root / LATEST, path.name)

@@ -24,6 +24,7 @@ from typing import Self
 from deeplink import settings
 from deeplink.console import console
 from deeplink.errors import DeeplinkError, SettingError
+from deeplink.i18n import _
 from deeplink.run.program import Program
 
 # Launchers: they start the processes that do the work, and call no operators themselves.
@@ -157,6 +158,6 @@ def _registered() -> Callable[[], Stop]:
         found: Callable[[], Stop] = point.load()
         return found
     raise SettingError(
-        "the operator tools are not registered in this environment.",
-        "install the package anew (`make setup`, or `pip install -e .`).",
+        _("the operator tools are not registered in this environment."),
+        _("install the package anew (`make setup`, or `pip install -e .`)."),
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from deeplink.errors import SettingError, nearest
+from deeplink.i18n import _
 from deeplink.settings.groups import KEYS, ONLY_IN_FILE, SHARED, TOOL_SECTIONS
 
 NAME = "deeplink.toml"
@@ -41,11 +42,15 @@ def read(path: Path, table: str = "") -> File:
         data = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise SettingError(
-            f"{path} cannot be read: {error.strerror or error}.",
-            f"DEEPLINK_CONFIG (--config) names a TOML file such as {NAME}.",
+            _("{path} cannot be read: {strerror}.").format(
+                path=path, strerror=error.strerror or error
+            ),
+            _("DEEPLINK_CONFIG (--config) names a TOML file such as {name}.").format(name=NAME),
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path} is not TOML: {error}.") from None
+        raise SettingError(
+            _("{path} is not TOML: {error}.").format(path=path, error=error)
+        ) from None
     for part in filter(None, table.split(".")):
         data = data.get(part, {})
     values = {}
@@ -60,7 +65,10 @@ def _flat(data: Mapping[str, Any], path: Path) -> Iterator[tuple[str, Any]]:
         section = _ALIASES.get(name, name)
         if isinstance(value, dict):
             if section not in _SECTIONS:
-                raise SettingError(f"{path}: no section [{name}].", nearest(name, _SECTIONS))
+                raise SettingError(
+                    _("{path}: no section [{name}].").format(path=path, name=name),
+                    nearest(name, _SECTIONS),
+                )
             yield from _leaves(section, value)
         else:
             yield section, value
@@ -79,7 +87,10 @@ def _check(key: str, path: Path) -> None:
     if key not in _KNOWN:
         section = key.rpartition(".")[0]
         near = [known for known in sorted(_KNOWN) if known.rpartition(".")[0] == section]
-        raise SettingError(f"{path}: no key {key!r}.", nearest(key, near or sorted(_KNOWN)))
+        raise SettingError(
+            _("{path}: no key {key!r}.").format(path=path, key=key),
+            nearest(key, near or sorted(_KNOWN)),
+        )
 
 
 def current() -> File:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from deeplink.errors import SettingError
+from deeplink.i18n import _
 from deeplink.settings.file import File, as_text, current
 from deeplink.settings.groups import KEYS
 
@@ -48,9 +49,17 @@ class Setting(Generic[T]):
             return self.parse(text)
         except ValueError as error:
             raise SettingError(
-                f"{where}={text!r} is not allowed: {error}; allowed: {self.allowed}.",
-                f"{'remove' if ':' in where else 'unset'} {where} for the default, "
-                f"{self.show(self.default()) or 'empty'!r}.",
+                _("{where}={text!r} is not allowed: {error}; allowed: {allowed}.").format(
+                    where=where, text=text, error=error, allowed=self.allowed
+                ),
+                (
+                    _("remove {where} for the default, {default!r}.")
+                    if ":" in where
+                    else _("unset {where} for the default, {default!r}.")
+                ).format(
+                    where=where,
+                    default=self.show(self.default()) or _("empty"),
+                ),
             ) from None
 
     def is_set(self, section: str = "", source: File | None = None) -> bool:
@@ -93,7 +102,7 @@ class Setting(Generic[T]):
         return (f"{file.path}: {key}", text) if text or self.empty_counts else ("", "")
 
 
-def text(name: str, default: str, doc: str, allowed: str = "any text") -> Setting[str]:
+def text(name: str, default: str, doc: str, allowed: str = _("any text")) -> Setting[str]:
     """Define a setting whose text is used unchanged."""
     return Setting(name, str, lambda: default, doc, allowed)
 
@@ -104,11 +113,15 @@ def ranges(value: str) -> tuple[tuple[int, float], ...]:
     for part in filter(None, (part.strip() for part in value.split(","))):
         match = re.fullmatch(r"(\d+)(-(\d*))?", part)
         if match is None:
-            raise ValueError(f"{part!r} is neither a number nor a range of numbers")
+            raise ValueError(
+                _("{part!r} is neither a number nor a range of numbers").format(part=part)
+            )
         first = int(match[1])
         end = first if match[2] is None else float(match[3] or "inf")
         if end < first:
-            raise ValueError(f"the range {part!r} is empty: it ends before it begins")
+            raise ValueError(
+                _("the range {part!r} is empty: it ends before it begins").format(part=part)
+            )
         found.append((first, end))
     return tuple(found)
 
@@ -120,20 +133,20 @@ def steps(name: str, doc: str) -> Setting[str]:
         ranges(value)
         return value
 
-    return Setting(name, parse, lambda: "", doc, "numbers and ranges, as 3,10-20,100-")
+    return Setting(name, parse, lambda: "", doc, _("numbers and ranges, as 3,10-20,100-"))
 
 
 def integer(
     name: str, default: int, doc: str, minimum: int | None = None, maximum: int | None = None
 ) -> Setting[int]:
     """Define an integer within optional bounds."""
-    allowed = "a whole number" + _bounds(minimum, maximum, str)
+    allowed = _("a whole number") + _bounds(minimum, maximum, str)
 
     def parse(value: str) -> int:
         try:
             number = int(value)
         except ValueError:
-            raise ValueError("it is not a whole number") from None
+            raise ValueError(_("it is not a whole number")) from None
         return _within(number, minimum, maximum, str)
 
     return Setting(name, parse, lambda: default, doc, allowed)
@@ -144,9 +157,9 @@ def parse_share(value: str) -> float:
     try:
         found = float(value[:-1]) / 100 if value.endswith("%") else float(value)
     except ValueError:
-        raise ValueError("it is not a share") from None
+        raise ValueError(_("it is not a share")) from None
     if not 0 < found <= 1:
-        raise ValueError("it is not above 0% and at most 100%")
+        raise ValueError(_("it is not above 0% and at most 100%"))
     return found
 
 
@@ -157,12 +170,14 @@ def parse_limit(value: str) -> float:
 
 def share(name: str, default: T, doc: str) -> Setting[float | T]:
     """Define a share, as a percentage or a number up to 1."""
-    return Setting(name, parse_share, lambda: default, doc, "a share, as 1% or 0.01", _share_text)
+    return Setting(
+        name, parse_share, lambda: default, doc, _("a share, as 1% or 0.01"), _share_text
+    )
 
 
 def limit(name: str, doc: str) -> Setting[float | None]:
     """Define a share that is a limit, or "none"; None when not set: the tool decides."""
-    return Setting(name, parse_limit, lambda: None, doc, "a share, as 25%, or none", _share_text)
+    return Setting(name, parse_limit, lambda: None, doc, _("a share, as 25%, or none"), _share_text)
 
 
 def _share_text(value: object) -> str:
@@ -178,7 +193,7 @@ def boolean(name: str, default: bool, doc: str) -> Setting[bool]:
 
     def parse(value: str) -> bool:
         if value.lower() not in spellings:
-            raise ValueError("it is neither yes nor no")
+            raise ValueError(_("it is neither yes nor no"))
         return spellings[value.lower()]
 
     return Setting(
@@ -188,7 +203,7 @@ def boolean(name: str, default: bool, doc: str) -> Setting[bool]:
 
 def size(name: str, default: int, doc: str, minimum: int = 0) -> Setting[int]:
     """Define a number of bytes, plain or with a unit; units are powers of 1024."""
-    allowed = "bytes, such as 16GiB, 512M or 1048576" + _bounds(minimum or None, None, show_size)
+    allowed = _("bytes, such as 16GiB, 512M or 1048576") + _bounds(minimum or None, None, show_size)
     return Setting(
         name,
         lambda value: _within(parse_size(value), minimum, None, show_size),
@@ -205,14 +220,16 @@ def words(name: str, default: Sequence[str], doc: str) -> Setting[tuple[str, ...
     def parse(value: str) -> tuple[str, ...]:
         return tuple(word.strip() for word in value.split(",") if word.strip())
 
-    return Setting(name, parse, lambda: tuple(default), doc, "words, with commas between", ",".join)
+    return Setting(
+        name, parse, lambda: tuple(default), doc, _("words, with commas between"), ",".join
+    )
 
 
 def operators(name: str, default: Sequence[str], doc: str) -> Setting[tuple[str, ...]]:
     """Define a list of operators; set to the empty text it is the empty list, which matches
     nothing.
     """
-    allowed = "full names or regular expressions, with commas between"
+    allowed = _("full names or regular expressions, with commas between")
     return Setting(name, split_list, lambda: tuple(default), doc, allowed, ",".join, True)
 
 
@@ -235,12 +252,14 @@ def tolerance(name: str, doc: str) -> Setting[tuple[float, float] | None]:
         try:
             atol, rtol = (float(part) for part in value.split(","))
         except ValueError:
-            raise ValueError("it is not two numbers with a comma between") from None
+            raise ValueError(_("it is not two numbers with a comma between")) from None
         if not (atol >= 0 and rtol >= 0):
-            raise ValueError("a tolerance is not negative")
+            raise ValueError(_("a tolerance is not negative"))
         return atol, rtol
 
-    return Setting(name, parse, lambda: None, doc, "atol,rtol, such as 1e-3,1e-4", _show_tolerance)
+    return Setting(
+        name, parse, lambda: None, doc, _("atol,rtol, such as 1e-3,1e-4"), _show_tolerance
+    )
 
 
 def _show_tolerance(pair: tuple[float, float] | None) -> str:
@@ -253,13 +272,13 @@ def casts(name: str, default: str, doc: str) -> Setting[dict[str, str]]:
     def parse(value: str) -> dict[str, str]:
         pairs = [part.split("->") for part in value.split(",") if part.strip()]
         if any(len(pair) != 2 for pair in pairs):
-            raise ValueError("it is not pairs of types with -> between")
+            raise ValueError(_("it is not pairs of types with -> between"))
         return {_dtype(a): _dtype(b) for a, b in pairs}
 
     def show(pairs: dict[str, str]) -> str:
         return ",".join(f"torch.{a}->torch.{b}" for a, b in pairs.items())
 
-    allowed = "torch.float16->torch.float32 and the like, with commas between"
+    allowed = _("torch.float16->torch.float32 and the like, with commas between")
     return Setting(name, parse, lambda: parse(default), doc, allowed, show)
 
 
@@ -277,7 +296,10 @@ def _dtype(text: str) -> str:
     name = _SHORT.get(name, name)
     if name not in _DTYPES:
         near = difflib.get_close_matches(name, _DTYPES, n=1)
-        raise ValueError(f"no type {text.strip()!r}" + (f", meant {near[0]}?" if near else ""))
+        raise ValueError(
+            _("no type {name!r}").format(name=text.strip())
+            + (_(", meant {near}?").format(near=near[0]) if near else "")
+        )
     return name
 
 
@@ -289,7 +311,7 @@ def path(name: str, default: Callable[[], Path], doc: str) -> Setting[Path]:
     def show(value: Path) -> str:
         return "" if value == Path() else str(value)
 
-    return Setting(name, lambda value: Path(value).expanduser(), default, doc, "a path", show)
+    return Setting(name, lambda value: Path(value).expanduser(), default, doc, _("a path"), show)
 
 
 def choice(name: str, default: str, doc: str, choices: Sequence[str]) -> Setting[str]:
@@ -299,7 +321,10 @@ def choice(name: str, default: str, doc: str, choices: Sequence[str]) -> Setting
         if value.lower() in choices:
             return value.lower()
         meant = difflib.get_close_matches(value.lower(), choices, n=1)
-        raise ValueError("no such choice" + (f", did you mean {meant[0]!r}?" if meant else ""))
+        raise ValueError(
+            _("no such choice")
+            + (_(", did you mean {meant!r}?").format(meant=meant[0]) if meant else "")
+        )
 
     return Setting(name, parse, lambda: default, doc, ", ".join(choices))
 
@@ -312,7 +337,7 @@ def parse_size(value: str) -> int:
     """Parse "16GiB", "1.5g" or "4096" to bytes; ValueError for another text."""
     match = _SIZE.fullmatch(value.strip())
     if match is None:
-        raise ValueError("it is not a size")
+        raise ValueError(_("it is not a size"))
     number, unit = match.groups()
     return int(Decimal(number) * 1024 ** UNITS.index(unit.upper()))
 
@@ -327,17 +352,19 @@ def show_size(count: int) -> str:
 
 def _bounds(minimum: int | None, maximum: int | None, show: Callable[[int], str]) -> str:
     if minimum is not None and maximum is not None:
-        return f" from {show(minimum)} to {show(maximum)}"
+        return _(" from {minimum} to {maximum}").format(
+            minimum=show(minimum), maximum=show(maximum)
+        )
     if minimum is not None:
-        return f", at least {show(minimum)}"
-    return f", at most {show(maximum)}" if maximum is not None else ""
+        return _(", at least {show}").format(show=show(minimum))
+    return _(", at most {show}").format(show=show(maximum)) if maximum is not None else ""
 
 
 def _within(
     number: int, minimum: int | None, maximum: int | None, show: Callable[[int], str]
 ) -> int:
     if minimum is not None and number < minimum:
-        raise ValueError(f"it is less than {show(minimum)}")
+        raise ValueError(_("it is less than {show}").format(show=show(minimum)))
     if maximum is not None and number > maximum:
-        raise ValueError(f"it is more than {show(maximum)}")
+        raise ValueError(_("it is more than {show}").format(show=show(maximum)))
     return number

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from deeplink.errors import SettingError
+from deeplink.i18n import _, message
 from deeplink.settings import file
 from deeplink.settings.groups import INTERNAL
 from deeplink.settings.kinds import Setting
@@ -46,11 +47,15 @@ class Unknown:
 # Variables of published documents that no code reads.
 _ANSWERS: Mapping[str, str] = MappingProxyType(
     {
-        "DIPU_DEVICE": "set DEEPLINK_VENDOR to the vendor's name: it is chosen when a program "
-        "runs, not when torch_dipu is built.",
-        "DITORCH_DISABLE_MOCK": "remove it: ditorch is active only where `import ditorch`, "
-        "DITORCH=1 or `deeplink run` activates it.",
-        "DICP_TOPS_DIPU": "remove it: a compiled graph runs on the device of its tensors.",
+        "DIPU_DEVICE": _(
+            "set DEEPLINK_VENDOR to the vendor's name: it is chosen when a program runs, not "
+            "when torch_dipu is built."
+        ),
+        "DITORCH_DISABLE_MOCK": _(
+            "remove it: ditorch is active only where `import ditorch`, DITORCH=1 or "
+            "`deeplink run` activates it."
+        ),
+        "DICP_TOPS_DIPU": _("remove it: a compiled graph runs on the device of its tensors."),
     }
 )
 
@@ -80,9 +85,11 @@ def unknown() -> list[Unknown]:
 
 def warning(row: Unknown) -> str:
     """Format the warning about a variable that resembles a setting."""
-    meant = f"; did you mean {row.meant}?" if row.meant else ""
-    hint = f".\nHint: {row.hint}" if row.hint else ""
-    return f"{row.name} is set, but nothing reads it{meant}{hint}"
+    meant = _("; did you mean {meant}?").format(meant=row.meant) if row.meant else ""
+    hint = _(".\nHint: {text}").format(text=row.hint) if row.hint else ""
+    return _("{name} is set, but nothing reads it{meant}{hint}").format(
+        name=row.name, meant=meant, hint=hint
+    )
 
 
 def _unknown(name: str, known: list[str]) -> Unknown:
@@ -99,5 +106,13 @@ def _in_force(setting: Setting[Any]) -> InForce:
     except SettingError as error:
         value = setting.text()
         problem = str(error)
-    row = (setting.name, value, setting.origin(), default, setting.allowed, setting.doc, problem)
+    row = (
+        setting.name,
+        value,
+        setting.origin(),
+        default,
+        setting.allowed,
+        message(setting.doc),
+        problem,
+    )
     return InForce(*row)

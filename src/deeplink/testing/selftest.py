@@ -21,6 +21,7 @@ import torch
 
 from deeplink.compare import all_close, compare, worst
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from deeplink.vendor import Vendor
 
 RANKS = 2
@@ -79,13 +80,13 @@ def _same(what: str, result: object, expected: object, **tolerances: float) -> N
     bad = worst(rows)
     if bad is not None and not all_close(rows):
         raise DeeplinkError(
-            f"{what}{bad.path}: {bad.message}", "the device computes an incorrect result here."
+            f"{what}{bad.path}: {bad.message}", _("the device computes an incorrect result here.")
         )
 
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
-        raise DeeplinkError(message, "see the vendor's documentation for this feature.")
+        raise DeeplinkError(message, _("see the vendor's documentation for this feature."))
 
 
 def _copy(vendor: Vendor) -> str:
@@ -96,17 +97,20 @@ def _copy(vendor: Vendor) -> str:
     samples |= {"zero-size": base[:0], "0-dim": base[1, 2]}
     there = {name: sample.to(vendor.device) for name, sample in samples.items()}
     kinds = {tensor.device.type for tensor in there.values()}
-    _require(kinds == {vendor.device}, f"copied to {vendor.device}, found on {sorted(kinds)}")
-    _same("to the device and back", {n: t.cpu() for n, t in there.items()}, samples)
-    _same("on the device", {n: t.clone().cpu() for n, t in there.items()}, samples)
-    return f"{len(samples)} samples there and back"
+    _require(
+        kinds == {vendor.device},
+        _("copied to {device}, found on {kinds}").format(device=vendor.device, kinds=sorted(kinds)),
+    )
+    _same(_("to the device and back"), {n: t.cpu() for n, t in there.items()}, samples)
+    _same(_("on the device"), {n: t.clone().cpu() for n, t in there.items()}, samples)
+    return _("{count} samples there and back").format(count=len(samples))
 
 
 def _fit(device: str, dtype: torch.dtype, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Return the weight after some steps of linear regression."""
     x, y = x.to(device, dtype), y.to(device, dtype)
     weight = torch.zeros(x.shape[1], 1, device=device, dtype=dtype, requires_grad=True)
-    for _ in range(50):
+    for _step in range(50):
         loss = (x @ weight - y).pow(2).mean()
         (gradient,) = torch.autograd.grad(loss, weight)
         with torch.no_grad():
@@ -121,8 +125,8 @@ def _autograd(vendor: Vendor) -> str:
     expected = _fit("cpu", torch.float64, x, y)
     result = _fit(vendor.device, torch.float32, x, y).double()
     # float32 against float64 over 50 steps: a few times float32's own tolerance
-    _same("regression weight", result, expected, rtol=1e-4, atol=1e-5)
-    return "50 steps of regression agree with CPU float64"
+    _same(_("regression weight"), result, expected, rtol=1e-4, atol=1e-5)
+    return _("50 steps of regression agree with CPU float64")
 
 
 def _rng(vendor: Vendor) -> str:
@@ -132,10 +136,10 @@ def _rng(vendor: Vendor) -> str:
     torch.manual_seed(7)
     first, second = draw(), draw()
     torch.manual_seed(7)
-    _same("after manual_seed", draw(), first)
-    _require(not torch.equal(first, second), "two draws in a row are the same")
+    _same(_("after manual_seed"), draw(), first)
+    _require(not torch.equal(first, second), _("two draws in a row are the same"))
     inside = bool(((first >= 0) & (first < 1)).all()) and 0.4 < float(first.mean()) < 0.6
-    _require(inside, "torch.rand is not uniform in [0, 1)")
+    _require(inside, _("torch.rand is not uniform in [0, 1)"))
 
     generator = torch.Generator(device=vendor.device)
     generator.manual_seed(11)
@@ -143,17 +147,19 @@ def _rng(vendor: Vendor) -> str:
     state = generator.get_state()
     drawn = draw(generator)
     generator.set_state(state)
-    _same("after set_state", draw(generator), drawn)
-    return "seed and state reproduce"
+    _same(_("after set_state"), draw(generator), drawn)
+    return _("seed and state reproduce")
 
 
 def _streams(vendor: Vendor) -> str:
     if not vendor.device_module:
-        raise _Skip(f"{vendor.device} has no streams")
+        raise _Skip(_("{device} has no streams").format(device=vendor.device))
     api = _api(vendor)
     missing = [name for name in ("Stream", "Event", "stream") if not hasattr(api, name)]
     if missing:
-        raise _Skip(f"{vendor.device} has no {', '.join(missing)}")
+        raise _Skip(
+            _("{device} has no {names}").format(device=vendor.device, names=", ".join(missing))
+        )
     host = torch.arange(64.0 * 64).reshape(64, 64) % 7  # small integers: sums are exact
     x = host.to(vendor.device)
     side = api.Stream()
@@ -165,12 +171,12 @@ def _streams(vendor: Vendor) -> str:
         end.record(side)
     api.current_stream().wait_event(end)
     total = product + x
-    _same("across two streams", total.cpu(), host @ host + host)
+    _same(_("across two streams"), total.cpu(), host @ host + host)
     api.synchronize()
-    _require(end.query() and start.query(), "an event is not done after synchronize()")
+    _require(end.query() and start.query(), _("an event is not done after synchronize()"))
     elapsed = float(start.elapsed_time(end))
-    _require(elapsed >= 0, f"elapsed_time is negative: {elapsed} ms")
-    return f"event order holds, {elapsed:.2f} ms between two events"
+    _require(elapsed >= 0, _("elapsed_time is negative: {elapsed} ms").format(elapsed=elapsed))
+    return _("event order holds, {elapsed:.2f} ms between two events").format(elapsed=elapsed)
 
 
 def _save_load(vendor: Vendor) -> str:
@@ -186,16 +192,27 @@ def _save_load(vendor: Vendor) -> str:
         buffer.seek(0)
         loaded = torch.load(buffer, map_location=target, weights_only=True)
         kinds = {value.device.type for value in loaded.values()}
-        _require(kinds == {target}, f"loaded to {target}, found on {sorted(kinds)}")
-        _same(f"loaded to {target}", {n: v.cpu() for n, v in loaded.items()}, expected)
-    return f"saved, loaded to cpu and to {vendor.device}"
+        _require(
+            kinds == {target},
+            _("loaded to {target}, found on {kinds}").format(target=target, kinds=sorted(kinds)),
+        )
+        _same(
+            _("loaded to {target}").format(target=target),
+            {n: v.cpu() for n, v in loaded.items()},
+            expected,
+        )
+    return _("saved, loaded to cpu and to {device}").format(device=vendor.device)
 
 
 def _collective(vendor: Vendor) -> str:
     if not vendor.collective:
-        raise _Skip("the vendor names no collective")
+        raise _Skip(_("the vendor names no collective"))
     if vendor.device_module and _api(vendor).device_count() < RANKS:
-        raise _Skip(f"{RANKS} devices are needed, {_api(vendor).device_count()} is visible")
+        raise _Skip(
+            _("{ranks} devices are needed, {device_count} is visible").format(
+                ranks=RANKS, device_count=_api(vendor).device_count()
+            )
+        )
     # Created here with port 0: the store selects a free port and holds it for the ranks.
     store = _store(0, is_master=True)
     names = [vendor.device, vendor.device_module, vendor.collective]
@@ -209,7 +226,9 @@ def _collective(vendor: Vendor) -> str:
             stack.callback(process.kill)  # the stack runs in reverse: kill, then wait
             ranks.append((process, errors))
         _wait(vendor, ranks)
-    return f"all_reduce of {RANKS} processes over {vendor.collective}"
+    return _("all_reduce of {ranks} processes over {collective}").format(
+        ranks=RANKS, collective=vendor.collective
+    )
 
 
 def _wait(vendor: Vendor, ranks: Sequence[tuple["subprocess.Popen[bytes]", IO[str]]]) -> None:
@@ -222,21 +241,27 @@ def _wait(vendor: Vendor, ranks: Sequence[tuple["subprocess.Popen[bytes]", IO[st
                 errors = ranks[rank][1]
                 errors.seek(0)
                 raise DeeplinkError(
-                    f"rank {rank} of {RANKS} failed: {_last_error(errors.read())}",
-                    f"check that the back end {vendor.collective!r} works on this machine.",
+                    _("rank {rank} of {ranks} failed: {last_error}").format(
+                        rank=rank, ranks=RANKS, last_error=_last_error(errors.read())
+                    ),
+                    _("check that the back end {collective!r} works on this machine.").format(
+                        collective=vendor.collective
+                    ),
                 )
         if all(code == 0 for code in codes):
             return
         if time.monotonic() > deadline:
             raise DeeplinkError(
-                f"all_reduce over {vendor.collective!r} did not end in {TIMEOUT_SECONDS:.0f} s",
-                "check that processes on this machine can connect to each other.",
+                _("all_reduce over {collective!r} did not end in {timeout_seconds:.0f} s").format(
+                    collective=vendor.collective, timeout_seconds=TIMEOUT_SECONDS
+                ),
+                _("check that processes on this machine can connect to each other."),
             )
         time.sleep(0.02)
 
 
 def _last_error(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()] or ["it left no message"]
+    lines = [line for line in text.splitlines() if line.strip()] or [_("it left no message")]
     marked = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
     return (marked or lines)[-1]
 

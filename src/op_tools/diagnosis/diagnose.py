@@ -18,7 +18,7 @@ from pathlib import Path
 from deeplink import cli, settings
 from deeplink.console import console
 from deeplink.errors import DeeplinkError
-from deeplink.i18n import _
+from deeplink.i18n import _, translated
 from deeplink.process import children
 from deeplink.run.program import Program
 from op_tools.diagnosis import conclusion
@@ -144,7 +144,7 @@ def ask(answer: Callable[[str], str]) -> str:
         say(f"  {number}  {word:<7} {PLANS[word][0]}")
     while True:
         try:
-            said = answer(_("number or word: ")).strip().lower()
+            said = answer(translated(_("number or word: "))).strip().lower()
         except EOFError:
             raise DeeplinkError(
                 _("stdin is not interactive, so the symptom cannot be entered."),

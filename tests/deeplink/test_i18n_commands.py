@@ -1,0 +1,99 @@
+"""The same run in English and in Chinese: other words on the screen, the same files."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = """
+import torch
+torch.manual_seed(0)
+weight = torch.randn(24, 24).cuda()
+print(float((weight @ weight.t()).sum()) != 0)
+"""
+
+
+def deeplink(folder: Path, locale: str, *line: str, **values: str) -> tuple[str, str]:
+    """Standard output and standard error of a command in a locale."""
+    left = ("DEEPLINK_LANG", "LANG", "LC_ALL", "LC_MESSAGES")
+    given = {name: value for name, value in os.environ.items() if name not in left}
+    folder.mkdir(exist_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "deeplink", *line],
+        cwd=folder,
+        env={**given, "LC_ALL": locale, "PYTHONUTF8": "1", **values},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return done.stdout, done.stderr
+
+
+def test_a_comparison_has_chinese_verdicts_and_the_same_files(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    found: dict[str, list[Any]] = {}
+    shown = {}
+    for locale in ("C.UTF-8", "zh_CN.UTF-8"):
+        line = ["run", "-o", locale, "--autocompare", "--level", "aten", "train.py"]
+        shown[locale], _ = deeplink(
+            tmp_path, locale, *line, DEEPLINK_VENDOR="reference", DIPU_QUIRKS="ignore_strides:mm"
+        )
+        folder = tmp_path / locale
+        files = [*folder.rglob("*.problems.json"), *folder.rglob("op_autocompare_info_*.jsonl")]
+        found[locale] = [_plain(file) for file in sorted(files, key=lambda file: file.suffixes)]
+    assert "Problem:    aten.mm.default, output forward: " in shown["C.UTF-8"]
+    assert "Workaround: deeplink run --fallback aten.mm.default" in shown["C.UTF-8"]
+    assert "问题：      aten.mm.default，output forward：" in shown["zh_CN.UTF-8"]
+    assert "误差超过舍入所允许的范围" in shown["zh_CN.UTF-8"]
+    assert "规避方法：  deeplink run --fallback aten.mm.default" in shown["zh_CN.UTF-8"]
+    assert len(found["C.UTF-8"]) == 2
+    assert found["C.UTF-8"] == found["zh_CN.UTF-8"]
+
+
+def _plain(file: Path) -> list[Any]:
+    """The content of a file of results, without the folder of the saved call."""
+    text = file.read_text("utf-8")
+    if file.suffix == ".jsonl":
+        return [json.loads(line) for line in text.splitlines()]
+    return [{**each, "next": ""} for each in json.loads(text).values()]
+
+
+def test_the_doctor_writes_the_same_json_in_both_languages(tmp_path: Path) -> None:
+    line = ["doctor", "--vendor", "reference", "--no-self-test", "--json", "found.json"]
+    english, _ = deeplink(tmp_path / "a", "C", *line)
+    chinese, _ = deeplink(tmp_path / "b", "zh_CN.UTF-8", *line)
+    assert "No problem; device not tested" in english
+    assert "没有问题；未测试设备" in chinese
+    assert (tmp_path / "a/found.json").read_text() == (tmp_path / "b/found.json").read_text()
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_an_error_is_in_the_language_that_is_set(tmp_path: Path, language: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "deeplink", "run", "nosuch.py"],
+        cwd=tmp_path,
+        env={**os.environ, "DEEPLINK_LANG": language, "PYTHONUTF8": "1"},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    expected = {"en": "no script 'nosuch.py'.\nHint: ", "zh": "没有脚本 'nosuch.py'。\n提示："}
+    assert done.returncode == 2
+    assert done.stderr.startswith(expected[language])
+
+
+def test_texts_of_result_files_are_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
+    from deeplink.i18n import recognized, translated
+
+    monkeypatch.setenv("DEEPLINK_LANG", "zh")
+    text = "Cause: aten.mm.default. Moving only this operator to the CPU fixes the loss"
+    text += " (12 operators tested in 5 runs)."
+    shown = "原因：aten.mm.default。只把这个算子移到 CPU，即可使损失恢复正确"
+    assert translated(recognized(text)) == shown + "（5 次运行测试了 12 个算子）。"
+    assert translated(recognized("words of a program")) == "words of a program"
+    assert recognized(text) == text
