@@ -9,6 +9,11 @@ from typing import Any
 
 import pytest
 
+import deeplink as package
+from deeplink.i18n import recognized, translated
+
+# The sources of this checkout, whatever the working directory.
+HERE = {"PYTHONPATH": str(Path(package.__file__).parents[1]), "PYTHONUTF8": "1"}
 PROGRAM = """
 import torch
 torch.manual_seed(0)
@@ -25,7 +30,7 @@ def deeplink(folder: Path, locale: str, *line: str, **values: str) -> tuple[str,
     done = subprocess.run(
         [sys.executable, "-m", "deeplink", *line],
         cwd=folder,
-        env={**given, "LC_ALL": locale, "PYTHONUTF8": "1", **values},
+        env={**given, **HERE, "LC_ALL": locale, **values},
         capture_output=True,
         encoding="utf-8",
         check=False,
@@ -77,7 +82,7 @@ def test_an_error_is_in_the_language_that_is_set(tmp_path: Path, language: str) 
     done = subprocess.run(
         [sys.executable, "-m", "deeplink", "run", "nosuch.py"],
         cwd=tmp_path,
-        env={**os.environ, "DEEPLINK_LANG": language, "PYTHONUTF8": "1"},
+        env={**os.environ, **HERE, "DEEPLINK_LANG": language},
         capture_output=True,
         encoding="utf-8",
         check=False,
@@ -88,8 +93,6 @@ def test_an_error_is_in_the_language_that_is_set(tmp_path: Path, language: str) 
 
 
 def test_texts_of_result_files_are_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
-    from deeplink.i18n import recognized, translated
-
     monkeypatch.setenv("DEEPLINK_LANG", "zh")
     text = "Cause: aten.mm.default. Moving only this operator to the CPU fixes the loss"
     text += " (12 operators tested in 5 runs)."
