@@ -16,7 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from deeplink import settings
+import typer
+
+from deeplink import cli, settings
+from deeplink.commands import help_texts
 from deeplink.i18n.catalogue import entries
 
 ROOT = Path(__file__).parents[1]
@@ -39,7 +42,7 @@ def collected() -> dict[str, Entry]:
     for path in sorted(ROOT.glob("src/**/*.py")):
         for entry in of_module(path.read_text("utf-8"), str(path.relative_to(ROOT))):
             found.setdefault(entry.text, entry)
-    for text, place in _of_settings():
+    for text, place in (*_of_settings(), *_of_help()):
         found.setdefault(text, Entry(text, "", place))
     return found
 
@@ -51,6 +54,12 @@ def _of_settings() -> Iterator[tuple[str, str]]:
             yield setting.doc, "src/deeplink/settings/rows.py"
     for group in settings.GROUPS:
         yield group.title, "src/deeplink/settings/groups.py"
+
+
+def _of_help() -> Iterator[tuple[str, str]]:
+    """The texts of `--help` of all commands."""
+    for text in help_texts.of(typer.main.get_command(cli.app)):
+        yield text, "src/deeplink/cli.py"
 
 
 def of_module(source: str, place: str) -> Iterator[Entry]:

@@ -2,14 +2,18 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
 import deeplink as package
+from deeplink import cli
+from deeplink.commands import help_texts
 from deeplink.i18n import recognized, translated
 
 # The sources of this checkout, whatever the working directory.
@@ -100,3 +104,42 @@ def test_texts_of_result_files_are_recognized(monkeypatch: pytest.MonkeyPatch) -
     assert translated(recognized(text)) == shown + "（5 次运行测试了 12 个算子）。"
     assert translated(recognized("words of a program")) == "words of a program"
     assert recognized(text) == text
+
+
+@pytest.mark.parametrize("line", [[], ["run"], ["bisect"], ["cache"], ["one-iter", "record"]])
+def test_help_is_chinese_line_for_line(
+    line: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    shown = {}
+    for language in ("en", "zh"):
+        monkeypatch.setenv("DEEPLINK_LANG", language)
+        assert cli.status([*line, "--help"]) == 0
+        shown[language] = capsys.readouterr().out
+    assert "用法：deeplink" in shown["zh"]
+    assert "选项:" in shown["zh"] and "Options" not in shown["zh"]
+    names = [re.findall(r"^  (-[-\w, ]*\w)", text, re.MULTILINE) for text in shown.values()]
+    assert names[0] == names[1] != []
+    commands = [
+        re.findall(r"^ +(deeplink \S+.*?)(?:  .*)?$", t, re.MULTILINE) for t in shown.values()
+    ]
+    assert commands[0] == commands[1]
+    assert max(map(cell_len, shown["zh"].splitlines())) <= 100
+
+
+def test_help_of_all_commands_has_no_english_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DEEPLINK_LANG", "zh")
+    for _, name, _ in cli.COMMANDS:
+        assert cli.status([name, "--help"]) == 0
+        for line in capsys.readouterr().out.splitlines():
+            text = re.sub(r"deeplink .*?(  |$)|curl .*|`[^`]*`", "", line)
+            assert not re.search(r"[a-z]+ [a-z]+ [a-z]+ [a-z]+", text), line
+
+
+def test_chinese_help_wraps_by_columns() -> None:
+    text = "只包括这些训练步，例如 3,10-20,100-。（OP_TOOLS_STEPS）"
+    lines = help_texts.wrapped(text, 20)
+    assert lines == ["只包括这些训练步，", "例如 3,10-20,100-。", "（OP_TOOLS_STEPS）"]
+    assert help_texts.wrapped("", 20) == [""]

@@ -15,8 +15,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from deeplink import settings
+from deeplink.commands import help_texts
 from deeplink.errors import DeeplinkError, SettingError
-from deeplink.i18n import _
+from deeplink.i18n import ENGLISH, _, language, message, translated
 from deeplink.run import runner
 
 PROGRAM = "program"  # the parameter that holds the words of the user's program
@@ -25,7 +26,32 @@ STDOUT = "-"
 OLD_NAMES = {"--to": "--output", "--results": "--output", "--no-places": "--no-modules"}
 
 
-class Command(TyperCommand):
+class Chinese:
+    """Help in Chinese for readers of it; English help is click's own."""
+
+    help: str | None
+
+    def format_usage(self, ctx: Any, formatter: Any) -> None:
+        pieces = " ".join(self.collect_usage_pieces(ctx))  # type: ignore[attr-defined]
+        formatter.write_usage(ctx.command_path, pieces, prefix=translated(_("Usage: ")))
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        if language() == ENGLISH:
+            super().format_help_text(ctx, formatter)  # type: ignore[misc]
+        else:
+            help_texts.write_help(formatter, self.help or "")
+
+    @staticmethod
+    def write_list(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:
+        """Write a section of names with texts."""
+        if language() != ENGLISH:
+            help_texts.write_list(formatter, title, rows)
+            return
+        with formatter.section(title):
+            formatter.write_dl(rows)
+
+
+class Command(Chinese, TyperCommand):
     """A command that has one syntax for programs, for `--json [FILE]` and for older option names.
 
     All words from the first positional word (or `-m`) of the program on are the program's own.
@@ -47,12 +73,13 @@ class Command(TyperCommand):
             if argument:
                 record = (record[0].partition(" <")[0], record[1])  # without the Python type
             title = "Arguments" if argument else getattr(param, "rich_help_panel", "") or "Options"
+            if language() != ENGLISH:
+                record = help_texts.option(param, record)
             sections.setdefault(title, []).append(record)
         sections["Options"] = sections.pop("Options", [])  # the last one
         for title, records in sections.items():
             if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
+                self.write_list(formatter, title, records)
 
     def _plain(self, args: Sequence[str]) -> list[str]:
         """The words as the option parser takes them, with `--` before the program."""
@@ -91,7 +118,7 @@ class Command(TyperCommand):
         return plain
 
 
-class Group(TyperGroup):
+class Group(Chinese, TyperGroup):
     """A group of commands whose help lists them in sections, one whole line for each.
 
     An error of this project is shown by its text, and the exit code is 2.
@@ -101,6 +128,15 @@ class Group(TyperGroup):
         with runner.errors_as_text():
             return super().invoke(ctx)
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        if language() == ENGLISH:
+            super().format_options(ctx, formatter)
+            return
+        shown = [(param, param.get_help_record(ctx)) for param in self.get_params(ctx)]
+        rows = [help_texts.option(param, record) for param, record in shown if record is not None]
+        self.write_list(formatter, "Options", rows)
+        self.format_commands(ctx, formatter)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
         for name in self.list_commands(ctx):
@@ -109,13 +145,12 @@ class Group(TyperGroup):
                 title = getattr(command, "rich_help_panel", None) or "Commands"
                 sections.setdefault(title, []).append((name, summary(command.help or "")))
         for title, rows in sections.items():
-            with formatter.section(title):
-                formatter.write_dl(rows)
+            self.write_list(formatter, title, rows)
 
 
 def summary(text: str) -> str:
     """The first line of a command's help."""
-    return text.strip().partition("\n")[0]
+    return translated(message(text.strip().partition("\n")[0]))
 
 
 def _attached(word: str) -> bool:

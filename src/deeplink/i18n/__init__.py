@@ -11,7 +11,7 @@ are in `zh.po`, read at the first message that is shown in Chinese.
 
 from __future__ import annotations
 
-from deeplink.i18n.language import language
+from deeplink.i18n.language import ENGLISH, language
 from deeplink.i18n.message import (
     Message,
     in_chinese,
@@ -24,6 +24,7 @@ from deeplink.i18n.message import (
 from deeplink.i18n.message import message as _
 
 __all__ = [
+    "ENGLISH",
     "Message",
     "_",
     "in_chinese",
