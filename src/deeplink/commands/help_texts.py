@@ -130,8 +130,8 @@ def columns(text: str) -> int:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """The lines of a text: words stay whole, Chinese breaks anywhere but before a full stop."""
-    pieces = re.findall(r"[\x21-\x7e]+[，。；：、）！？]*|\s+|.[，。；：、）！？]*", text)
+    """The lines of a text: words stay whole, Chinese breaks anywhere but at punctuation."""
+    pieces = re.findall(r"[（“]*(?:[\x21-\x7e]+|\S)[，。；：、）”！？]*|\s+", text)
     lines, line = [], ""
     for piece in pieces:
         if columns(line + piece.rstrip()) > width and line.strip():
