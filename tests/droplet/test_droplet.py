@@ -90,5 +90,5 @@ def test_faults_of_kernels_in_their_memory_are_named(python: Python) -> None:
         "atan (diopiAtan) gave back 69206016 bytes of dipu",
     ], done.stderr
     assert "outside the allocator: a kernel that allocates and does not free?" in found[1]
-    assert "that the allocator holds: freed twice, or by who does not own it?" in found[2]
+    assert "that the allocator holds: freed twice, or by code that does not own it?" in found[2]
     assert "  acos (diopiAcos): 2 calls left 8192 bytes outside the allocator\n" in found[3]

@@ -135,7 +135,7 @@ def _call(overload: Any, *args: Any, **kwargs: Any) -> Call:
     [
         (_call(aten.add.Tensor, torch.ones(2).double(), torch.ones(2)), "float64 is not"),
         (_call(aten.add.Tensor, torch.ones(0), torch.ones(0)), "without elements"),
-        (_call(aten.scatter_reduce.two, WHOLE, 0, WHOLE, WHOLE, "mean"), "whole numbers"),
+        (_call(aten.scatter_reduce.two, WHOLE, 0, WHOLE, WHOLE, "mean"), "integers"),
     ],
 )
 def test_what_stays_eager_has_its_reason(call: Call, text: str) -> None:
