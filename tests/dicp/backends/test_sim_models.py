@@ -1,6 +1,7 @@
 """Blocks of models through the simulated backends: inference, changing sizes, training; judged."""
 
 import copy
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -141,3 +142,16 @@ def test_batch_norm_is_trained_and_nothing_stays_eager(name: str) -> None:
         ("forward", []),
         ("backward", []),
     ]
+
+
+def test_it_says_sim_wherever_it_is_named(
+    backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval()
+    x = torch.randn(2, 4)
+    with caplog.at_level(logging.INFO, "dicp"), torch.no_grad():
+        result = torch.compile(model, backend=backend)(x)
+        assert torch.equal(result, model(x))
+    label = f"{backend.name} (sim)"
+    assert backend.label == label and backend.version().startswith("sim of")
+    assert any(f"{label}: " in message for message in caplog.messages)

@@ -1,11 +1,9 @@
 """topsgraph: C++ for TopsGraph's builder as it is written, compiled and simulated."""
 
-import logging
 import math
 
 import pytest
 import torch
-from torch import nn
 
 from deeplink.errors import CompileError
 from deeplink_vendors.enflame.graph import backend
@@ -78,13 +76,3 @@ def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(CompileError, match=r"no C\+\+ compiler here"):
         backend.version()
-
-
-def test_it_says_sim_wherever_it_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval()
-    x = torch.randn(2, 4)
-    with caplog.at_level(logging.INFO, "dicp"), torch.no_grad():
-        result = torch.compile(model, backend=backend)(x)
-        assert torch.equal(result, model(x))
-    assert backend.label == "topsgraph (sim)" and backend.version().startswith("sim of")
-    assert any("topsgraph (sim): " in message for message in caplog.messages)
