@@ -362,6 +362,16 @@ def test_the_page_is_whole_and_asks_for_nothing(tmp_path: Path) -> None:
         assert outside not in text.replace("http://www.w3.org/2000/svg", "")
 
 
+@pytest.mark.parametrize(("given", "expected"), [("zh", "zh"), ("en", "en"), ("auto", "")])
+def test_the_page_is_in_the_language_that_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, expected: str
+) -> None:
+    """Without a setting the browser decides; a reader's own choice on the page is stored there."""
+    monkeypatch.setenv("DEEPLINK_LANG", given)
+    text = html.render(Content("page", [Row("a")]), tmp_path)
+    assert f'<html lang="en" data-language="{expected}">' in text
+
+
 def test_the_script_and_the_style_are_in_the_package() -> None:
     names = {each.name for each in files("op_tools.diagnosis.report").iterdir()}
     assert {"page.html", "style.css", *html.SCRIPTS} <= names

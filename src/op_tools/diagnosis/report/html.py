@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from deeplink import __version__
+from deeplink import __version__, settings
 from deeplink.console import console
 from deeplink.errors import DeeplinkError
-from deeplink.i18n import _, in_chinese
+from deeplink.i18n import _, in_chinese, language
 from op_tools.diagnosis.report import source_lines, summary
 from op_tools.diagnosis.report.model import STATES, Content, Row
 
@@ -88,6 +88,7 @@ def render(content: Content, root: Path) -> str:
     page = folder.joinpath("page.html").read_text("utf-8")
     parts = {
         "TITLE": escape(content.title),
+        "LANGUAGE": _language(),
         "STYLE": folder.joinpath("style.css").read_text("utf-8"),
         "HEAD": json.dumps(_finite(head), separators=(",", ":")).replace("</", "<\\/"),
         "BLOB": base64.b64encode(zlib.compress(blob, 6)).decode(),
@@ -96,6 +97,11 @@ def render(content: Content, root: Path) -> str:
     for name, text in parts.items():
         page = page.replace(f"<!--{name}-->", text)
     return page
+
+
+def _language() -> str:
+    """The language that DEEPLINK_LANG names; "" where the browser of a reader decides."""
+    return language() if settings.DEEPLINK_LANG.get() != "auto" else ""
 
 
 def _chinese(head: dict[str, Any]) -> dict[str, str]:

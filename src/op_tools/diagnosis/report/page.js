@@ -431,7 +431,7 @@ class State {
     this.keys = ["lang", "theme", "q", "sort", "metric", "open"];
     const given = new URLSearchParams(location.hash.slice(1));
     for (const key of this.keys) this[key] = given.get(key) || "";
-    this.lang ||= stored("deeplink-lang") || (navigator.language.startsWith("zh") ? "zh" : "en");
+    this.lang ||= stored("deeplink-lang") || document.documentElement.dataset.language || (navigator.language.startsWith("zh") ? "zh" : "en");
     this.theme ||= stored("deeplink-theme") || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
     this.redraw = () => {};
   }
