@@ -10,6 +10,7 @@ from typing import Any
 from deeplink import settings
 from deeplink.commands.common import STDOUT, write_json
 from deeplink.console import console, table
+from deeplink.i18n import _, joined, ngettext
 from deeplink.inspection import cuda_usage
 from deeplink.inspection.cuda_usage import Foreign, Use
 from deeplink.vendor import using
@@ -38,7 +39,7 @@ def outcome_of(use: Use, target: Target | None) -> Outcome:
         name = name.rpartition(".")[0]
         row = find(name)
     if row is None:
-        return Outcome(use, UNKNOWN, "unknown name of torch.cuda")
+        return Outcome(use, UNKNOWN, _("unknown name of torch.cuda"))
     if target is None:  # the device is CUDA to torch itself
         return Outcome(use, SERVED, "")
     neutral = cuda_namespace.missing(row, target)
@@ -46,7 +47,11 @@ def outcome_of(use: Use, target: Target | None) -> Outcome:
         return Outcome(use, SERVED, row.reason)
     if not neutral or settings.DITORCH_STRICT.get():
         return Outcome(use, RAISES, row.reason)
-    return Outcome(use, WARNS, f"warns and returns {neutral}: {row.reason}")
+    return Outcome(
+        use,
+        WARNS,
+        _("warns and returns {neutral}: {reason}").format(neutral=neutral, reason=row.reason),
+    )
 
 
 def check(path: Path, *, every: bool, json: str, vendor: str) -> int:
@@ -83,25 +88,39 @@ def _show(outcomes: list[Outcome], foreign: list[Foreign], label: str, every: bo
     ]
     out = console()
     if rows:
-        columns = ("name", "status", "first use", "what it does, or what to do")
-        out.print(table(f"What the program uses of CUDA, on {label}", columns, rows))
+        columns = (_("name"), _("status"), _("first use"), _("what it does, or what to do"))
+        out.print(
+            table(_("What the program uses of CUDA, on {label}").format(label=label), columns, rows)
+        )
     served = sum(one.outcome == SERVED for one in outcomes)
     counts = {
-        "raise": RAISES,
-        "warn and return a neutral value": WARNS,
-        "are unknown": UNKNOWN,
+        _("raise"): RAISES,
+        _("warn and return a neutral value"): WARNS,
+        _("are unknown"): UNKNOWN,
     }
     others = [
-        f"{count} {text}"
+        f"{count} " + text
         for text, outcome in counts.items()
         if (count := sum(one.outcome == outcome for one in outcomes))
     ]
     if others or not outcomes:
-        line = f"{served} of {len(outcomes)} torch.cuda calls are supported on {label}"
-        out.print("; ".join([line, *others]), soft_wrap=True)
+        line = _("{served} of {count} torch.cuda calls are supported on {label}").format(
+            served=served, count=len(outcomes), label=label
+        )
+        out.print(joined("; ", [line, *others]), soft_wrap=True)
     else:
-        plural = "call is" if served == 1 else "calls are"
-        out.print(f"All {served} torch.cuda {plural} supported on {label}.", soft_wrap=True)
+        out.print(
+            ngettext(
+                "All {served} torch.cuda call is supported on {label}.",
+                "All {served} torch.cuda calls are supported on {label}.",
+                served,
+            ).format(served=served, label=label),
+            soft_wrap=True,
+        )
     if foreign:
         names = ", ".join(one.name for one in foreign)
-        out.print(f"not covered by this check: {names}", style="yellow", soft_wrap=True)
+        out.print(
+            _("not covered by this check: {names}").format(names=names),
+            style="yellow",
+            soft_wrap=True,
+        )

@@ -27,6 +27,7 @@ from typing import IO, TypeVar
 
 from deeplink import settings
 from deeplink.errors import BuildError
+from deeplink.i18n import _
 from deeplink.native import parts
 from deeplink.native.parts import PARTS
 from deeplink.process import children
@@ -193,7 +194,8 @@ def _build(names: list[str], say: Say) -> None:
         _run(label, [*make, f"-j{_jobs()}"], lock, progress.read)
         if files != {name: PARTS[name].file_name() for name in missing}:
             raise BuildError(
-                f"sources of {label} changed while they were compiled.", hint="run it again."
+                _("sources of {label} changed while they were compiled.").format(label=label),
+                hint=_("run it again."),
             )
         try:
             for name, file in files.items():
@@ -202,7 +204,11 @@ def _build(names: list[str], say: Say) -> None:
                 half.rename(_cache() / file)  # atomic: a reader never sees an incomplete library
         except OSError as error:
             raise _unwritable(label, error) from error
-        say(f"native parts ready after {time.monotonic() - start:.0f} s: {', '.join(missing)}")
+        say(
+            _("native parts ready after {seconds:.0f} s: {names}").format(
+                seconds=time.monotonic() - start, names=", ".join(missing)
+            )
+        )
 
 
 class _Progress:
@@ -222,8 +228,16 @@ class _Progress:
         parted = ", ".join(dict.fromkeys(unit[1] for unit in self.steps))
         if self.steps:
             guess = _duration(self.total / min(_jobs(), len(self.steps)))
-            units = "1 unit" if len(self.steps) == 1 else f"{len(self.steps)} units"
-            say(f"building native parts ({parted}): {units}, about {guess}, once")
+            units = (
+                _("1 unit")
+                if len(self.steps) == 1
+                else _("{count} units").format(count=len(self.steps))
+            )
+            say(
+                _("building native parts ({parted}): {units}, about {guess}, once").format(
+                    parted=parted, units=units, guess=guess
+                )
+            )
 
     @staticmethod
     def _seconds(unit: re.Match[str]) -> float:
@@ -237,7 +251,11 @@ class _Progress:
         self.count += 1
         self.done += self._seconds(unit)
         left = (time.monotonic() - self.start) / self.done * (self.total - self.done)
-        ending = f", {_duration(left)} left" if self.count < len(self.steps) else ""
+        ending = (
+            _(", {duration} left").format(duration=_duration(left))
+            if self.count < len(self.steps)
+            else ""
+        )
         self.say(f"[{self.count}/{len(self.steps)}] {unit[1]}: {unit[2] or unit[3]}.cpp{ending}")
 
 
@@ -305,7 +323,11 @@ def _locked(folder: Path, say: Say, label: str = "") -> Iterator[IO[bytes]]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"another process builds native parts: waiting for it ({lock.name})")
+            say(
+                _("another process builds native parts: waiting for it ({name})").format(
+                    name=lock.name
+                )
+            )
             fcntl.flock(lock, fcntl.LOCK_EX)
         folder.mkdir(parents=True, exist_ok=True)  # the cache may have been cleaned in the meantime
         yield lock
@@ -313,8 +335,10 @@ def _locked(folder: Path, say: Say, label: str = "") -> Iterator[IO[bytes]]:
 
 def _unwritable(label: str, error: OSError) -> BuildError:
     return BuildError(
-        f"cannot write the build of {label} to {_cache()}: {error}.",
-        hint="set DEEPLINK_CACHE_DIR to a folder that you may write.",
+        _("cannot write the build of {label} to {cache}: {error}.").format(
+            label=label, cache=_cache(), error=error
+        ),
+        hint=_("set DEEPLINK_CACHE_DIR to a folder that you may write."),
     )
 
 
@@ -333,9 +357,13 @@ def _tools(label: str) -> tuple[str, str, str]:
     compiler = shutil.which(name)
     if compiler is None:
         raise BuildError(
-            f"{label} needs a C++20 compiler for its native part; no {name!r} was found.",
-            hint="install g++ (Debian: `apt-get install g++`), or set CXX to your compiler, or "
-            "do without the device: DEEPLINK_VENDOR=cpu.",
+            _("{label} needs a C++20 compiler for its native part; no {name!r} was found.").format(
+                label=label, name=name
+            ),
+            hint=_(
+                "install g++ (Debian: `apt-get install g++`), or set CXX to your compiler, or do "
+                "without the device: DEEPLINK_VENDOR=cpu."
+            ),
         )
     return tool("cmake", label), tool("ninja", label), compiler
 
@@ -346,8 +374,10 @@ def tool(name: str, label: str) -> str:
     found = shutil.which(name, path=scripts) or shutil.which(name)
     if found is None:
         raise BuildError(
-            f"{label} needs {name} to build its native part; searched {scripts} and PATH; it "
-            "is not there.",
+            _(
+                "{label} needs {name} to build its native part; searched {scripts} and PATH; it "
+                "is not there."
+            ).format(label=label, name=name, scripts=scripts),
             hint="pip install cmake ninja",
         )
     return found
@@ -374,8 +404,12 @@ def _run(label: str, command: list[str], lock: IO[bytes], read: Say = lambda lin
         raise
     if failed:
         raise BuildError(
-            f"the native build of {label} failed:\n{''.join(lines).strip()[-4000:]}",
-            hint="gcc 12 with torch 2.11 and 2.13 is known to work; `deeplink doctor` shows what "
-            "is here.",
+            _("the native build of {label} failed:\n{output}").format(
+                label=label, output="".join(lines).strip()[-4000:]
+            ),
+            hint=_(
+                "gcc 12 with torch 2.11 and 2.13 is known to work; `deeplink doctor` shows what "
+                "is here."
+            ),
         )
     return "".join(lines)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from deeplink import vendor as vendors
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 TEMPLATES = {"python": "acme", "c": "droplet"}  # language -> name in its template
@@ -41,15 +42,20 @@ def create(name: str, language: str, folder: Path) -> list[str]:
     """
     if not NAME.fullmatch(name):
         raise DeeplinkError(
-            f"{name!r} is not a vendor's name; allowed: small letters, digits and _.",
-            f"for example: deeplink new-vendor {_identifier(name)}",
+            _("{name!r} is not a vendor's name; allowed: small letters, digits and _.").format(
+                name=name
+            ),
+            _("for example: deeplink new-vendor {identifier}").format(identifier=_identifier(name)),
         )
     if vendors.find(name) is not None:
         raise DeeplinkError(
-            f"vendor {name!r} is installed already.", "`deeplink doctor --all` lists the names."
+            _("vendor {name!r} is installed already.").format(name=name),
+            _("`deeplink doctor --all` lists the names."),
         )
     if folder.exists():
-        raise DeeplinkError(f"{folder} exists already.", "-o DIR names another folder.")
+        raise DeeplinkError(
+            _("{folder} exists already.").format(folder=folder), _("-o DIR names another folder.")
+        )
     commands = _commands(name, language, folder)
     try:
         for path, data in _rendered(name, language).items():
@@ -59,8 +65,10 @@ def create(name: str, language: str, folder: Path) -> list[str]:
         (folder / "README.md").write_text(_readme(name, language, commands), encoding="utf-8")
     except OSError as error:
         raise DeeplinkError(
-            f"{folder} cannot be written: {error.strerror or error}.",
-            "-o DIR names another folder.",
+            _("{folder} cannot be written: {strerror}.").format(
+                folder=folder, strerror=error.strerror or error
+            ),
+            _("-o DIR names another folder."),
         ) from None
     return commands
 
@@ -86,8 +94,10 @@ def _template(language: str) -> Path:
     found = next((folder for folder in folders if folder.is_dir()), None)
     if found is None:
         raise DeeplinkError(
-            f"the template of droplet is not installed; there is no {folders[0]}.",
-            "use --language python, or install deeplink from a checkout.",
+            _("the template of droplet is not installed; there is no {folders}.").format(
+                folders=folders[0]
+            ),
+            _("use --language python, or install deeplink from a checkout."),
         )
     return found
 

@@ -11,6 +11,7 @@ import torch
 
 from deeplink import settings
 from deeplink.errors import SettingError
+from deeplink.i18n import _
 from deeplink.judge import NAMES as STANDARDS
 from deeplink.settings.kinds import parse_limit
 from op_tools.core import terminal
@@ -43,7 +44,8 @@ def read_options(options: Options) -> CompareOptions:
     unknown = sorted(set(options.more) - known)
     if unknown:
         raise SettingError(
-            f"OpAutoCompare takes no {', '.join(unknown)}.", f"it takes {', '.join(sorted(known))}."
+            _("OpAutoCompare takes no {names}.").format(names=", ".join(unknown)),
+            _("it takes {names}.").format(names=", ".join(sorted(known))),
         )
 
     def option(name: str, setting: settings.Setting[Any] | None, default: Any = None) -> Any:
@@ -67,8 +69,10 @@ def read_options(options: Options) -> CompareOptions:
     found = replace(found, budget=None if budget == math.inf else budget)
     if found.sample < 1 or not 0 <= found.recheck <= 1:
         raise SettingError(
-            f"OpAutoCompare: sample {found.sample}, recheck {found.recheck} are not allowed.",
-            "sample is a whole number from 1 on, recheck a share from 0 to 1.",
+            _("OpAutoCompare: sample {sample}, recheck {recheck} are not allowed.").format(
+                sample=found.sample, recheck=found.recheck
+            ),
+            _("sample is a whole number from 1 on, recheck a share from 0 to 1."),
         )
     for what, value, allowed in (
         ("mode", found.mode, MODES),
@@ -76,7 +80,8 @@ def read_options(options: Options) -> CompareOptions:
     ):
         if value not in allowed:
             raise SettingError(
-                f"OpAutoCompare: {what} {value!r} is not allowed.", f"one of {', '.join(allowed)}."
+                _("OpAutoCompare: {what} {value!r} is not allowed.").format(what=what, value=value),
+                _("one of {names}.").format(names=", ".join(allowed)),
             )
     return found
 
@@ -94,8 +99,8 @@ def _budget(given: Any) -> float | None:
         return parse_limit(str(given))
     except ValueError as error:
         raise SettingError(
-            f"OpAutoCompare: budget {given!r}: {error}.",
-            "a share of the step, as 25% or 0.25, or none.",
+            _("OpAutoCompare: budget {given!r}: {error}.").format(given=given, error=error),
+            _("a share of the step, as 25% or 0.25, or none."),
         ) from None
 
 

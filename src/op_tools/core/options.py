@@ -10,6 +10,7 @@ from typing import Any
 
 from deeplink import settings
 from deeplink.errors import SettingError, nearest
+from deeplink.i18n import _
 from deeplink.settings import file
 from deeplink.settings.file import File
 from deeplink.settings.groups import KEYS, ONLY_IN_FILE
@@ -74,7 +75,10 @@ def own_options(
     """
     for name in more:
         if name not in known:
-            raise SettingError(f"{tool} has no option {name!r}.", nearest(name, known))
+            raise SettingError(
+                _("{tool} has no option {name!r}.").format(tool=tool, name=name),
+                nearest(name, known),
+            )
     values = {}
     for name, setting in known.items():
         value = more.get(name)
@@ -82,7 +86,10 @@ def own_options(
             values[name] = setting.get() if value is None else setting.parse(str(value))
         except ValueError as error:
             raise SettingError(
-                f"{tool}({name}={value!r}): {error}.", f"allowed: {setting.allowed}."
+                _("{tool}({name}={value!r}): {error}.").format(
+                    tool=tool, name=name, value=value, error=error
+                ),
+                _("allowed: {allowed}.").format(allowed=setting.allowed),
             ) from None
     return values
 
@@ -119,8 +126,10 @@ class _Source:
                 continue
             if word.startswith("tolerance."):
                 raise SettingError(
-                    f"{self.file.path}: {key} is not read from the file of config=.",
-                    "put it into deeplink.toml, or into the file of DEEPLINK_CONFIG.",
+                    _("{path}: {key} is not read from the file of config=.").format(
+                        path=self.file.path, key=key
+                    ),
+                    _("put it into deeplink.toml, or into the file of DEEPLINK_CONFIG."),
                 )
             options[word] = getattr(settings, name).get(source=self.file)
         return options

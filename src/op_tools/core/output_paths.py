@@ -16,6 +16,7 @@ from pathlib import Path
 
 from deeplink import identity, settings
 from deeplink.errors import SettingError
+from deeplink.i18n import _
 
 _names: dict[tuple[Path, int], str] = {}
 _described: set[tuple[Path, int]] = set()  # by root and process
@@ -37,8 +38,10 @@ def folder(kind: str) -> Path:
         _describe(root)
     except OSError as error:
         raise SettingError(
-            f"{path} cannot be written: {error.strerror or error}.",
-            "set OP_TOOLS_RESULTS to a folder that you may write, on a disk with free space.",
+            _("{path} cannot be written: {strerror}.").format(
+                path=path, strerror=error.strerror or error
+            ),
+            _("set OP_TOOLS_RESULTS to a folder that you may write, on a disk with free space."),
         ) from None
     return path
 

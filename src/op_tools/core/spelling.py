@@ -20,6 +20,7 @@ from types import ModuleType
 import torch
 
 from deeplink.errors import SettingError
+from deeplink.i18n import _
 from op_tools.core import op_names
 from op_tools.core.call import Level
 
@@ -78,9 +79,11 @@ def level_of(key: str, entries: Sequence[str]) -> Level:
     levels = {meaning.level: meaning.entry for meaning in map(read, entries)}
     if "aten" in levels and "api" in levels:
         raise SettingError(
-            f"OP_{key}_LIST={','.join(entries)}: {levels['api']!r} is a function and "
-            f"{levels['aten']!r} is a kernel; a tool works at one level.",
-            "name kernels only (aten.…), or functions only (torch.…).",
+            _(
+                "OP_{key}_LIST={names}: {api!r} is a function and {aten!r} is a kernel; a tool "
+                "works at one level."
+            ).format(key=key, names=",".join(entries), api=levels["api"], aten=levels["aten"]),
+            _("name kernels only (aten.…), or functions only (torch.…)."),
         )
     return "aten" if "aten" in levels else "api"
 
@@ -98,8 +101,10 @@ def kernels(where: str, entries: Iterable[str]) -> tuple[str, ...]:
             names.append(f"aten.{entry}")
         else:
             raise SettingError(
-                f"{where}: {entry!r} is a function, and the level aten sees kernels only.",
-                "name kernels (aten.addmm), or leave out --level: it follows from the names.",
+                _("{where}: {entry!r} is a function, and the level aten sees kernels only.").format(
+                    where=where, entry=entry
+                ),
+                _("name kernels (aten.addmm), or leave out --level: it follows from the names."),
             )
     return tuple(names)
 
@@ -133,7 +138,11 @@ def check(where: str, entries: Iterable[str]) -> None:
         problem = read(entry).problem
         if problem:
             near = ", ".join(map(repr, op_names.suggestions(entry)))
-            hint = f"did you mean {near}?" if near else "'.*' means every operator."
+            hint = (
+                _("did you mean {near}?").format(near=near)
+                if near
+                else _("'.*' means every operator.")
+            )
             raise SettingError(f"{where}: {problem}.", hint)
 
 
@@ -237,7 +246,11 @@ def _compiled(entry: str) -> re.Pattern[str]:
         return re.compile(entry)
     except re.error as error:
         raise SettingError(
-            f"{entry!r} is no name of an operator and no regular expression: {error}.",
-            "write a full name such as torch.nn.functional.linear, or a pattern such as "
-            "'torch.Tensor.add.*'; for every operator, '.*'.",
+            _("{entry!r} is no name of an operator and no regular expression: {error}.").format(
+                entry=entry, error=error
+            ),
+            _(
+                "write a full name such as torch.nn.functional.linear, or a pattern such as "
+                "'torch.Tensor.add.*'; for every operator, '.*'."
+            ),
         ) from None

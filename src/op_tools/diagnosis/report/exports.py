@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from op_tools.diagnosis.report.model import Content
 
 
@@ -28,7 +29,7 @@ def perfetto(content: Content, path: Path) -> int:
         events.append(_slice(row.op, lane, row.start, row.took, about))
     if not events:
         raise DeeplinkError(
-            "this run has no timeline, so there is no trace to write.",
+            _("this run has no timeline, so there is no trace to write."),
             "`deeplink run --time --trace trace.json train.py` records one.",
         )
     names = [
@@ -61,7 +62,8 @@ def tensorboard(content: Content, folder: Path) -> int:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise DeeplinkError(
-            f"TensorBoard is not installed ({error}).", "pip install tensorboard."
+            _("TensorBoard is not installed ({error}).").format(error=error),
+            "pip install tensorboard.",
         ) from None
     count = 0
     with SummaryWriter(str(folder)) as writer:
