@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from deeplink.i18n import _
 from op_tools.core.call import Site
 from op_tools.core.collectives import Collective
 
@@ -134,7 +135,7 @@ class Line:
 _NAMES: dict[View, Callable[[Kind], str]] = {
     "op": lambda kind: kind.op,
     "shape": lambda kind: f"{kind.op} {kind.shape}",
-    "module": lambda kind: kind.module or "(outside of modules)",
+    "module": lambda kind: kind.module or _("(outside of modules)"),
     "line": lambda kind: kind.site.short if kind.site else "(unknown line)",
 }
 

@@ -233,7 +233,7 @@ class OpTimeMeasure(Observer):
             console.write_groups(run.table.path.with_suffix(".json"), groups)
             if run.verbose:
                 terminal.show_file(run.table.path, len(console.TIMES))
-            lines.append(f"Timings written to {run.table.path}")
+            lines.append(_("Timings written to {path}").format(path=run.table.path))
         if run.trace is not None:
             lines.append(
                 _("trace saved to {close}; open it at https://ui.perfetto.dev").format(

@@ -20,6 +20,7 @@ from typing import Any, cast
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from deeplink.i18n import _
 from op_tools.core import op_names
 from op_tools.tensors import finite
 
@@ -47,13 +48,25 @@ class Origin:
 
     def __str__(self) -> str:
         if self.outside:
-            return f"the {self.kind} came from outside: {self.outside}"
-        op = self.ops[0] if len(self.ops) == 1 else f"one of {', '.join(self.ops)}"
-        of = f" (input {', '.join(self.given)})" if self.given else ""
-        places = [("after", self.behind), ("before", self.before)]
-        where = " and ".join(f"{word} {name}" for word, name in places if name)
-        path = f"; inputs from {' <- '.join(self.upstream)}" if self.upstream else ""
-        return f"first {self.kind} produced by {op}{of}{', ' if where else ''}{where}{path}"
+            return _("the {kind} came from outside: {where}").format(
+                kind=self.kind, where=self.outside
+            )
+        names = ", ".join(self.ops)
+        op = names if len(self.ops) == 1 else _("one of {names}").format(names=names)
+        if self.given:
+            op = op + _(" (input {names})").format(names=", ".join(self.given))
+        places = []
+        if self.behind:
+            places.append(_("after {name}").format(name=self.behind))
+        if self.before:
+            places.append(_("before {name}").format(name=self.before))
+        where = _(" and ").join(places)
+        text = _("first {kind} produced by {where}").format(
+            kind=self.kind, where=_(", ").join(filter(None, (op, where)))
+        )
+        if self.upstream:
+            text += _("; inputs from {path}").format(path=" <- ".join(self.upstream))
+        return text
 
 
 @dataclass
@@ -289,7 +302,7 @@ def _parameter(node: Any, known: Mapping[int, str], near: bool = False) -> str:
 
 def _upstream(node: Any) -> Iterator[str]:
     """The preceding nodes, along the first argument that an operator has computed."""
-    for _ in range(SHOWN):
+    for _step in range(SHOWN):
         above = [each for each in _above(node) if not _is_leaf(each)]
         while above and _op(above[0]) in PASS_ON:
             above = [each for each in _above(above[0]) if not _is_leaf(each)]
