@@ -44,7 +44,7 @@ os.register_at_fork(after_in_child=_running.clear)  # the tools are stopped in a
 def start() -> Callable[[], None]:
     """Start the tools once in a process, until its end; returns a function that stops them."""
     if not _running:
-        _running.extend(tool.start() for tool in _asked())
+        _running.extend(tool.start() for tool in _requested())
         atexit.register(stop, quiet=True)
     return stop
 
@@ -80,7 +80,7 @@ def _findings(tool: _Started) -> dict[str, int]:
     return {}
 
 
-def _asked() -> list[_Started]:
+def _requested() -> list[_Started]:
     words = settings.OP_TOOLS_RUN.get()
     for word in words:
         if word not in STARTED:

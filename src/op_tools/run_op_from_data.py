@@ -41,7 +41,6 @@ from op_tools.replay import (
     differences,
     home,
     load_cases,
-    reference,
     target_device,
     verdicts,
 )
@@ -93,13 +92,13 @@ def run_case(case: Case, plan: Plan) -> Outcome:
 
 def _checked(case: Case, recorded: Recorded, plan: Plan) -> Outcome:
     device = torch.device(plan.device) if plan.device else home(recorded)
-    prepared = Prepared(recorded, device, None, plan.trust, not plan.forward_only)
-    again = prepared.run()
+    prepared = Prepared(recorded, device, plan.trust, not plan.forward_only)
+    replayed = prepared.run()
     record = None
     if plan.against == "float64":  # before other runs change the arguments
-        record = verdicts.record_of(prepared, again, plan.first, plan.trust)
+        record = verdicts.record_of(prepared, replayed, plan.first, plan.trust)
     elif terminal.verbose() and not plan.timed:
-        show_case(prepared, again)
+        show_case(prepared, replayed)
     forward, backward = _repeated(prepared, plan)
     outcome = Outcome(
         *(case.where, recorded.name, "ok"),
@@ -107,29 +106,30 @@ def _checked(case: Case, recorded: Recorded, plan: Plan) -> Outcome:
         forward=forward,
         backward=backward,
         first=plan.first,
-        shapes=_shapes(prepared, again) if plan.timed else (),
+        shapes=_shapes(prepared, replayed) if plan.timed else (),
     )
-    if again.random or (op_names.is_random(recorded.name) and not _deterministic(again, prepared)):
+    may_vary = op_names.is_random(recorded.name)
+    if replayed.random or (may_vary and not _deterministic(replayed, prepared)):
         return replace(outcome, status="not comparable", message=_("it generates random numbers"))
     if plan.against == "captured" and not recorded.has_output:
         return replace(outcome, status="ran", message=_("no output was captured to compare with"))
     if record is None:
-        against: Any = plan.against
-        expected = reference(recorded, against, plan.trust)
-        return _outcome(outcome, differences(recorded, again, expected))
+        on_cpu = plan.against == "cpu"
+        expected = Prepared(recorded, torch.device("cpu"), plan.trust).run() if on_cpu else None
+        return _outcome(outcome, differences(recorded, replayed, expected))
     try:
-        items = verdicts.compared(record, again, recorded, plan.shows_check)
+        items = verdicts.compared(record, replayed, recorded, plan.shows_check)
     except NoReferenceError as error:
         return replace(outcome, status="not comparable", message=str(error))
     return _outcome(outcome, [verdicts.difference(item) for item in items])
 
 
-def _deterministic(again: Replayed, prepared: Prepared) -> bool:
+def _deterministic(replayed: Replayed, prepared: Prepared) -> bool:
     """Whether a second run has equal results: dropout in evaluation does, `empty` does not."""
     if op_names.last(prepared.recorded.name) in op_names.UNINITIALISED:
         return False
     prepared.fresh()
-    return all(row.close for row in differences(prepared.recorded, again, prepared.run()))
+    return all(row.close for row in differences(prepared.recorded, replayed, prepared.run()))
 
 
 def _outcome(outcome: Outcome, rows: Sequence[Difference]) -> Outcome:
@@ -174,15 +174,15 @@ def _repeated(prepared: Prepared, plan: Plan) -> tuple[list[float], list[float]]
     return (forward, backward) if plan.timed else ([], [])
 
 
-def _shapes(prepared: Prepared, again: Replayed) -> tuple[str, ...]:
+def _shapes(prepared: Prepared, replayed: Replayed) -> tuple[str, ...]:
     """The last columns of the file of times."""
     recorded = prepared.recorded
     arguments = call_text(recorded.name, prepared.args, prepared.kwargs)
-    if again.gradients is None:
-        return arguments, text_of(again.result), "-", "-"
-    sides = again.gradients, recorded.grad_outputs or []
+    if replayed.gradients is None:
+        return arguments, text_of(replayed.result), "-", "-"
+    sides = replayed.gradients, recorded.grad_outputs or []
     gradients = (text_of([g for g in side if g is not None]) for side in sides)
-    return arguments, text_of(again.result), *gradients
+    return arguments, text_of(replayed.result), *gradients
 
 
 def _timed(action: Callable[[], Any], device: torch.device) -> tuple[Any, float]:

@@ -58,8 +58,8 @@ class Awaited:
         for tensor in results:
             if tensor.is_contiguous() and tensor.numel():
                 size = tensor.numel() * tensor.element_size()
-                kept = StorageWeakRef(tensor.untyped_storage())
-                self._buffers.append(_Buffer(kept, tensor.data_ptr(), size, call.id, base))
+                storage = StorageWeakRef(tensor.untyped_storage())
+                self._buffers.append(_Buffer(storage, tensor.data_ptr(), size, call.id, base))
             base += tensor.numel()
         del self._buffers[:-MOST]
 

@@ -22,7 +22,6 @@ from torch import Tensor
 from op_tools.core import op_names
 from op_tools.core.call import tensors
 from op_tools.tensors import snapshot
-from op_tools.tensors.snapshot import Unsupported
 
 TAG = "__op_tools__"
 PARTS = ("input", "output", "grad_inputs", "grad_outputs")
@@ -151,10 +150,10 @@ def _word(value: object) -> str:
 
 
 def _of_torch(word: str, kind: type) -> Any:
-    found = getattr(torch, word, None)
-    if not isinstance(found, kind):
+    value = getattr(torch, word, None)
+    if not isinstance(value, kind):
         raise ValueError(f"torch has no {kind.__name__} {word!r}")
-    return found
+    return value
 
 
 def encode(value: Any, leaf: Callable[[Tensor], Any], native: bool = False) -> Any:
@@ -180,7 +179,9 @@ def encode(value: Any, leaf: Callable[[Tensor], Any], native: bool = False) -> A
     if isinstance(value, list):
         return [walk(item) for item in value]
     if isinstance(value, dict):
-        return _dict(value, walk)
+        if all(type(key) is str for key in value) and TAG not in value:
+            return {key: walk(item) for key, item in value.items()}
+        return _tagged("dict", [[walk(key), walk(item)] for key, item in value.items()])
     if isinstance(value, slice):
         return _tagged("slice", [walk(p) for p in (value.start, value.stop, value.step)])
     own = type(value)
@@ -217,29 +218,18 @@ _COMPRESSED = {
 
 
 def _tuple(value: tuple[Any, ...], walk: Callable[[Any], Any], native: bool) -> Any:
-    items = [walk(item) for item in value]
-    kind = type(value)
-    if kind is tuple:
-        return tuple(items) if native else _tagged("tuple", items)
+    items, kind = [walk(item) for item in value], type(value)
     if kind.__module__ == "torch.return_types":
         return _tagged("return_type", [kind.__name__, items])
-    fields = list(getattr(kind, "_fields", ()))
-    if fields:
-        return _tagged("namedtuple", [kind.__name__, fields, items])
+    if hasattr(kind, "_fields"):
+        return _tagged("namedtuple", [kind.__name__, list(kind._fields), items])
     return tuple(items) if native else _tagged("tuple", items)
 
 
-def _dict(value: dict[Any, Any], walk: Callable[[Any], Any]) -> Any:
-    if all(type(key) is str for key in value) and TAG not in value:
-        return {key: walk(item) for key, item in value.items()}
-    return _tagged("dict", [[walk(key), walk(item)] for key, item in value.items()])
-
-
 def _rest(value: Any, leaf: Callable[[Tensor], Any]) -> Any:
-    if isinstance(value, (int, float, str)):  # a subclass: an enum, for example
-        return next(of(value) for of in (int, float, str) if isinstance(value, of))
-    if isinstance(value, (torch.SymInt, torch.SymFloat)):
-        return int(value) if isinstance(value, torch.SymInt) else float(value)
+    for plain, kinds in ((int, (int, torch.SymInt)), (float, (float, torch.SymFloat)), (str, str)):
+        if isinstance(value, kinds):  # also of a subclass: an enum, for example
+            return plain(value)
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
@@ -277,8 +267,8 @@ def decode(value: Any, leaf: Callable[[Any], Any] = lambda value: value) -> Any:
 
 
 def _return_type(parts: list[Any]) -> Any:
-    made = getattr(torch.return_types, parts[0], None)
-    return made(parts[1]) if isinstance(made, type) else tuple(parts[1])
+    kind = getattr(torch.return_types, parts[0], None)
+    return kind(parts[1]) if isinstance(kind, type) else tuple(parts[1])
 
 
 def _namedtuple(parts: list[Any]) -> Any:
@@ -298,17 +288,16 @@ def _dataclass(parts: list[Any]) -> Any:
 
 
 def _sparse(parts: list[Any]) -> Any:
-    layout, compressed, plain, values, shape = parts
-    made = _of_torch(layout, torch.layout)
+    name, compressed, plain, values, shape = parts
+    layout = _of_torch(name, torch.layout)
     with _unchecked():
-        return torch.sparse_compressed_tensor(compressed, plain, values, shape, layout=made)
+        return torch.sparse_compressed_tensor(compressed, plain, values, shape, layout=layout)
 
 
 def _sparse_coo(parts: list[Any]) -> Any:
     indices, values, shape, coalesced = parts
     with _unchecked():
-        made = torch.sparse_coo_tensor(indices, values, shape)
-    return made._coalesced_(coalesced)
+        return torch.sparse_coo_tensor(indices, values, shape)._coalesced_(coalesced)
 
 
 def _unchecked() -> Any:
@@ -338,9 +327,3 @@ _MAKERS: dict[str, Callable[[Any], Any]] = {
     "opaque": Opaque,
     "strided": lambda parts: snapshot.rebuild(parts[0], tuple(parts[1]), tuple(parts[2])),
 }
-
-
-__all__ = [
-    "Device", "Drawing", "Opaque", "Part", "Recorded", "Unsupported", "decode", "device_type",
-    "encode", "recorded",
-]  # fmt: skip

@@ -20,7 +20,7 @@ from torch import Tensor
 from op_tools.capture import encoding
 from op_tools.capture.encoding import PARTS, TAG, Part, Recorded
 from op_tools.core import output_paths, terminal
-from op_tools.tensors.snapshot import Snapshot, describe, values
+from op_tools.tensors.snapshot import Snapshot, describe, extent, values
 
 # Types whose tensors keep `requires_grad`; torch cannot load one of another type that has it.
 DIFFERENTIABLE = frozenset(
@@ -69,8 +69,12 @@ def write(where: Path, part: Part) -> int:
     }
     more = {key: _filled(value) for key, value in part.more.items()}
     size = _save(path, lambda file: torch.save({**data, **more, "call": header}, file))
-    shown = json.dumps(_description(part), indent=1, default=str).encode()
-    size += _save(path.with_name(path.name + ".json"), lambda file: file.write(shown))
+    shown: dict[str, Any] = {"args": _shown(part.args)}
+    if part.kwargs:
+        shown["kwargs"] = _shown(part.kwargs)
+    shown |= {"op": header["name"], "call": header}
+    text = json.dumps(shown, indent=1, default=str).encode()
+    size += _save(path.with_name(path.name + ".json"), lambda file: file.write(text))
     output_paths.budget.spend(size)
     terminal.saved(path)
     return size
@@ -113,21 +117,11 @@ def _tensor(snapshot: Snapshot) -> Any:
     dense = snapshot.values
     assert dense is not None  # made by `FolderStore.take`
     shape, stride = snapshot.shape, snapshot.stride
-    span = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
-    if dense.numel() and span > WASTE * dense.numel():
+    if dense.numel() and extent(shape, stride) > WASTE * dense.numel():
         return {TAG: "strided", "value": [dense, list(shape), list(stride)]}
     tensor = snapshot.tensor()
-    wants = snapshot.requires_grad and tensor.dtype in DIFFERENTIABLE
-    return tensor.detach().requires_grad_() if wants else tensor
-
-
-def _description(part: Part) -> dict[str, Any]:
-    shown: dict[str, Any] = {"args": [_shown(item) for item in part.args]}
-    if part.kwargs:
-        shown["kwargs"] = {key: _shown(item) for key, item in part.kwargs.items()}
-    shown["op"] = part.header["name"]
-    shown["call"] = part.header
-    return shown
+    wants_grad = snapshot.requires_grad and tensor.dtype in DIFFERENTIABLE
+    return tensor.detach().requires_grad_() if wants_grad else tensor
 
 
 def _shown(value: Any) -> Any:
@@ -160,10 +154,8 @@ def read_file(path: Path) -> dict[str, Any]:
     return {key: value if key == "call" else encoding.decode(value) for key, value in raw.items()}
 
 
-_OF_TORCH, _OURS = (
-    b"ctorch\ndevice\n",
-    b"cop_tools.capture.encoding\nDevice\n",
-)  # pickled names of classes
+# Pickled names of classes.
+_DEVICE, _PORTABLE = b"ctorch\ndevice\n", b"cop_tools.capture.encoding\nDevice\n"
 
 
 def _load(path: Path) -> Any:
@@ -180,7 +172,7 @@ def _load(path: Path) -> Any:
         for entry in source.infolist():
             data = source.read(entry)
             is_pickle = entry.filename.endswith("/data.pkl")
-            target.writestr(entry.filename, data.replace(_OF_TORCH, _OURS) if is_pickle else data)
+            target.writestr(entry.filename, data.replace(_DEVICE, _PORTABLE) if is_pickle else data)
     portable.seek(0)
     with torch.serialization.safe_globals([encoding.Device]):
         return torch.load(portable, map_location="cpu", weights_only=True)
@@ -193,19 +185,16 @@ def read(folder: Path) -> Recorded:
     inputs = parts["input"]
     for kind in PARTS[2:]:
         if kind in parts:
-            parts[kind]["args"] = _gradients(parts[kind]["args"])
+            args = parts[kind]["args"]
+            if len(args) == 1 and isinstance(args[0], (list, tuple)):  # of the published tool
+                args = args[0]
+            parts[kind]["args"] = [item if isinstance(item, Tensor) else None for item in args]
     header = inputs.get("call")
     if header is None:  # of the published tool, whose grad_inputs are those of the last node
         parts.pop("grad_inputs", None)
         number = str(inputs.get("identifier", "")).partition("/")[0]
         header = {"name": str(inputs["name"]), "id": int(number) if number.isdigit() else 0}
     return encoding.recorded(header, parts)
-
-
-def _gradients(args: Any) -> list[Tensor | None]:
-    if len(args) == 1 and isinstance(args[0], (list, tuple)):  # of the published tool
-        args = args[0]
-    return [item if isinstance(item, Tensor) else None for item in args]
 
 
 def find(root: Path) -> Iterator[Path]:
@@ -215,12 +204,3 @@ def find(root: Path) -> Iterator[Path]:
     for path in sorted(root.rglob("input.pth")):
         if path.parent != root:
             yield path.parent
-
-
-def load(path: str | Path) -> Any:
-    """Read a captured call from its folder, or one of its four files as a dict.
-
-    Nothing in a file can run: it is read with `weights_only=True`.
-    """
-    where = Path(path)
-    return read(where) if where.is_dir() else read_file(where)

@@ -33,7 +33,7 @@ from op_tools.tensors.snapshot import rebuild
 
 SUFFIX = ".opcap"
 MAGIC = b"OPC1"
-HEAD = struct.Struct("<4sBBxxQQQ32x")  # magic, kind, part, length, hash, call
+HEADER = struct.Struct("<4sBBxxQQQ32x")  # magic, kind, part, length, hash, call
 ABOUT, VALUES, CALL = 1, 2, 3  # kinds
 ALIGN = 64
 
@@ -43,7 +43,6 @@ class _Record:
     part: int
     start: int
     length: int
-    hashed: int
 
 
 class Archive:
@@ -64,60 +63,58 @@ class Archive:
         self._scan()
 
     def _scan(self) -> None:
-        at, head = 0, self._head(0)
-        if head is None or head[0] != ABOUT:
+        at, header = 0, self._header_at(0)
+        if header is None or header[0] != ABOUT:
             raise ValueError(f"{self.path} is no archive of captured calls")
         while at < self._size:
-            if head is None:
+            if header is None:
                 self.whole = self.whole if self.lost else at
-                begun, (at, head) = at, self._next(at)
-                self.lost += at - begun
+                damaged, (at, header) = at, self._next(at)
+                self.lost += at - damaged
                 continue
-            kind, part, length, hashed, call = head
+            kind, part, length, hashed, call = header
             if kind == CALL:
-                self._add(part, at + HEAD.size, length, hashed, call)
-            at = min(self._size, at + HEAD.size + length + -length % ALIGN)
-            head = self._head(at)
+                record = _Record(part, at + HEADER.size, length)
+                if part < len(PARTS) and self._crc(record.start, length) == hashed:
+                    self._calls.setdefault(call, []).append(record)
+                    self.parts_read += 1
+                else:
+                    self.damaged.add(call)
+            at = min(self._size, at + HEADER.size + length + -length % ALIGN)
+            header = self._header_at(at)
         self.whole = self.whole if self.lost else at
         for call in [call for call, records in self._calls.items() if records[0].part]:
             self.damaged.add(call)  # its arguments are damaged
         for call in self.damaged:
             self._calls.pop(call, None)
 
-    def _add(self, part: int, start: int, length: int, hashed: int, call: int) -> None:
-        if part < len(PARTS) and self._crc(start, length) == hashed:
-            self._calls.setdefault(call, []).append(_Record(part, start, length, hashed))
-            self.parts_read += 1
-        else:
-            self.damaged.add(call)
-
     def _crc(self, start: int, length: int) -> int:
         return zlib.crc32(memoryview(self._map)[start : start + length])
 
-    def _head(self, at: int) -> tuple[int, int, int, int, int] | None:
+    def _header_at(self, at: int) -> tuple[int, int, int, int, int] | None:
         """Kind, part, length, hash and call of the record at a place; None: no intact record."""
-        if at + HEAD.size > self._size:
+        if at + HEADER.size > self._size:
             return None
-        magic, kind, part, length, hashed, call = HEAD.unpack_from(self._map, at)
-        known = magic == MAGIC and kind in (ABOUT, VALUES, CALL)
-        fits = at + HEAD.size + length <= self._size
-        return (kind, part, length, hashed, call) if known and fits else None
+        magic, kind, part, length, hashed, call = HEADER.unpack_from(self._map, at)
+        valid = magic == MAGIC and kind in (ABOUT, VALUES, CALL)
+        fits = at + HEADER.size + length <= self._size
+        return (kind, part, length, hashed, call) if valid and fits else None
 
     def _next(self, at: int) -> tuple[int, tuple[int, int, int, int, int] | None]:
         """Place and header of the first intact record after damaged bytes, else the file's end."""
         while (at := self._map.find(MAGIC, at + 1)) != -1:
-            head = self._head(at) if at % ALIGN == 0 else None
-            if head is not None:
-                return at, head
+            header = self._header_at(at) if at % ALIGN == 0 else None
+            if header is not None:
+                return at, header
         return self._size, None
 
     @cached_property
     def about(self) -> dict[str, Any]:
         """The description of the file; a closed file has `bytes`, `calls` and `parts`."""
-        head = self._head(0)
-        assert head is not None  # checked by _scan
-        start, length = HEAD.size, head[2]
-        if self._crc(start, length) != head[3]:
+        header = self._header_at(0)
+        assert header is not None  # checked by _scan
+        start, length = HEADER.size, header[2]
+        if self._crc(start, length) != header[3]:
             return {}
         about: dict[str, Any] = json.loads(self._map[start : start + length])
         return about
@@ -162,7 +159,7 @@ class Archive:
 
     def hash_at(self, start: int) -> int:
         """The hash of the values that begin at a place."""
-        hashed: int = HEAD.unpack_from(self._map, start - HEAD.size)[4]
+        hashed: int = HEADER.unpack_from(self._map, start - HEADER.size)[4]
         return hashed
 
     def bytes_at(self, start: int, length: int) -> NDArray[np.uint8]:
@@ -181,12 +178,12 @@ class Archive:
     def load(self, call: int) -> Recorded:
         """Read a call with copies of its tensors; ValueError when bytes are damaged."""
         parts = self.parts(call)
-        made: dict[int, Tensor] = {}  # by the number of the argument: one may occur twice
+        tensors: dict[int, Tensor] = {}  # by the number of the argument: one may occur twice
 
         def leaf(value: dict[str, Any]) -> Tensor:
-            if value["number"] not in made:
-                made[value["number"]] = self._tensor(value)
-            return made[value["number"]]
+            if value["number"] not in tensors:
+                tensors[value["number"]] = self._tensor(value)
+            return tensors[value["number"]]
 
         header = parts["input"].pop("call")
         decoded = {
@@ -209,10 +206,10 @@ class Archive:
         data = self.bytes_at(start, length).copy()
         if statistics.hash_of(torch.from_numpy(data)) != self.hash_at(start):
             raise ValueError(f"{self.path}: the bytes at {start} are damaged")
-        dense = torch.from_numpy(data).view(dtype)
-        made = rebuild(dense, shape, stride)
-        can = made.is_floating_point() or made.is_complex()
-        return made.detach().requires_grad_() if value["requires_grad"] and can else made
+        tensor = rebuild(torch.from_numpy(data).view(dtype), shape, stride)
+        differentiable = tensor.is_floating_point() or tensor.is_complex()
+        wants_grad = value["requires_grad"] and differentiable
+        return tensor.detach().requires_grad_() if wants_grad else tensor
 
 
 def _leaves(value: Any) -> Iterator[dict[str, Any]]:

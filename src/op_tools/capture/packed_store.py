@@ -12,8 +12,8 @@ import json
 import os
 import threading
 import zlib
-from dataclasses import dataclass
-from functools import cache, partial
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,39 +22,15 @@ from torch import Tensor
 
 from deeplink import settings
 from op_tools.capture.encoding import PARTS, TAG, Part
-from op_tools.capture.packed_reader import ABOUT, ALIGN, CALL, HEAD, MAGIC, SUFFIX, VALUES
+from op_tools.capture.packed_reader import ABOUT, ALIGN, CALL, HEADER, MAGIC, SUFFIX, VALUES
 from op_tools.core import output_paths, tool_errors
 from op_tools.core.worker import Background
 from op_tools.tensors import statistics
-from op_tools.tensors.snapshot import Snapshot, check, describe, ordered
+from op_tools.tensors.snapshot import Snapshot, check, describe, dtype_name, ordered
 from op_tools.tensors.staging import Staging
 
 ABOUT_BYTES = 256  # size of the first record's data, which is rewritten in place at the end
 PART_BYTES = 4096  # size that a part of a call in the queue is counted as
-
-
-@dataclass(frozen=True, slots=True)
-class _Values:
-    """A copy of a tensor in the queue; the writer sets the place of the snapshot."""
-
-    snapshot: Snapshot
-    memory: Tensor
-    arrived: torch.Event | None
-
-    @property
-    def held(self) -> int:
-        return self.memory.numel()
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """A part of a call in the queue."""
-
-    part: Part
-
-    @property
-    def held(self) -> int:
-        return PART_BYTES
 
 
 class PackedStore:
@@ -91,14 +67,15 @@ class PackedStore:
         check(tensor)
         snapshot, (flat, _) = describe(tensor), ordered(tensor)
         if flat.numel() and not self._is_over():
-            self._put(_Values(snapshot, *self._staging.copy(flat)))
+            memory, arrived = self._staging.copy(flat)
+            self._put(memory.numel(), partial(self._values, snapshot, memory, arrived))
         return snapshot
 
     def write(self, part: Part) -> None:
         """Queue an encoded part of a call, whose tensors are in the queue."""
         if not self._is_over():
             self._staging.reserve(PART_BYTES)
-            self._put(_Written(part))
+            self._put(PART_BYTES, partial(self._part, part))
 
     def drain(self) -> None:
         """Wait until the queue is written, and equal contents are found."""
@@ -107,48 +84,59 @@ class PackedStore:
     def _is_over(self) -> bool:
         return bool(self.failed) or os.getpid() != self._pid
 
-    def _put(self, item: _Values | _Written) -> None:
-        output_paths.budget.spend(item.held)
+    def _put(self, held: int, write: Callable[[], None]) -> None:
+        output_paths.budget.spend(held)
         with self._lock:
             if not self._closed:
-                self._writer.put(partial(self._append, item))
+                self._writer.put(partial(self._append, held, write))
                 return
             with self.place.open("r+b", buffering=0) as self._file:  # a backward pass after the end
                 self._file.seek(self._end)
-                self._append(item)
+                self._append(held, write)
 
     # In the writer's thread.
 
-    def _append(self, item: _Values | _Written) -> None:
+    def _append(self, held: int, write: Callable[[], None]) -> None:
         begin = self._end
         try:
             if not self.failed:
-                self._values(item) if isinstance(item, _Values) else self._part(item.part)
+                write()
         except Exception as error:  # a full disk, a failed device: the program goes on
             self.failed = f"{type(error).__name__}: {error}"
             tool_errors.add("OpCapture", self.place.name, error)
             self._file.truncate(begin)
             self._end = begin
         finally:
-            output_paths.budget.spend(self._end - begin - item.held)
-            self._staging.release(item.held)
+            output_paths.budget.spend(self._end - begin - held)
+            self._staging.release(held)
 
-    def _values(self, item: _Values) -> None:
-        if item.arrived is not None:
-            item.arrived.synchronize()
-        size, hashed = item.held, statistics.hash_of(item.memory)
+    def _values(self, snapshot: Snapshot, memory: Tensor, arrived: torch.Event | None) -> None:
+        """Write the values of a tensor, unless they are in the file, and set their place."""
+        if arrived is not None:
+            arrived.synchronize()
+        size, hashed = memory.numel(), statistics.hash_of(memory)
         place = self._places.get((hashed, size))
         if place is None:
-            place = self._places[hashed, size] = self._end + HEAD.size, size
-            raw: Any = item.memory.numpy()  # numpy's types do not declare the buffer protocol
+            place = self._places[hashed, size] = self._end + HEADER.size, size
+            raw: Any = memory.numpy()  # numpy's types do not declare the buffer protocol
             self._record(VALUES, 0, hashed, memoryview(raw))
-        item.snapshot.place = place
+        snapshot.place = place
 
     def _part(self, part: Part) -> None:
         numbers: dict[int, int] = {}
 
         def leaf(snapshot: Snapshot) -> dict[str, Any]:
-            return _tensor(snapshot, numbers.setdefault(id(snapshot), len(numbers)))
+            value = {
+                "at": snapshot.place,
+                # equal for the places of one tensor
+                "number": numbers.setdefault(id(snapshot), len(numbers)),
+                "dtype": dtype_name(snapshot.dtype),
+                "shape": snapshot.shape,
+                "stride": snapshot.stride,
+                "device": snapshot.device,
+                "requires_grad": snapshot.requires_grad,
+            }
+            return {TAG: "tensor", "value": value}
 
         header = part.header
         about = {
@@ -166,13 +154,13 @@ class PackedStore:
         self, kind: int, part: int, hashed: int, data: bytes | memoryview, call: int = 0
     ) -> None:
         size = len(data)
-        head = HEAD.pack(MAGIC, kind, part, size, hashed, call)
+        header = HEADER.pack(MAGIC, kind, part, size, hashed, call)
         padding = bytes(-size % ALIGN)
-        for piece in (head, data, padding) if kind == VALUES else (head + data + padding,):
+        for piece in (header, data, padding) if kind == VALUES else (header + data + padding,):
             rest = memoryview(piece)
             while rest:
                 rest = rest[self._file.write(rest) :]
-        self._end += len(head) + size + len(padding)
+        self._end += len(header) + size + len(padding)
 
     def _description(self, **totals: int) -> bytes:
         return json.dumps({**self._about, **totals}).encode().ljust(ABOUT_BYTES)
@@ -189,28 +177,10 @@ class PackedStore:
         if not self.failed:
             data = self._description(bytes=self._end, calls=self._calls, parts=self._parts)
             self._file.seek(0)
-            self._file.write(HEAD.pack(MAGIC, ABOUT, 0, len(data), zlib.crc32(data), 0) + data)
+            self._file.write(HEADER.pack(MAGIC, ABOUT, 0, len(data), zlib.crc32(data), 0) + data)
         self._file.close()
 
     @property  # the last attribute: it hides the built-in `bytes`
     def bytes(self) -> int:
         """Bytes of the file so far."""
         return self._end
-
-
-def _tensor(snapshot: Snapshot, number: int) -> dict[str, Any]:
-    value = {
-        "at": snapshot.place,
-        "number": number,  # equal for the places of one tensor
-        "dtype": _word(snapshot.dtype),
-        "shape": snapshot.shape,
-        "stride": snapshot.stride,
-        "device": snapshot.device,
-        "requires_grad": snapshot.requires_grad,
-    }
-    return {TAG: "tensor", "value": value}
-
-
-@cache
-def _word(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
+from torch._C import DisableTorchFunction
 
 from deeplink import settings
 from deeplink.i18n import _, joined
@@ -18,10 +20,12 @@ from op_tools.capture.encoding import Header, Part, encode
 from op_tools.capture.folder_store import FolderStore
 from op_tools.capture.packed_store import PackedStore
 from op_tools.capture.statistics_store import StatisticsStore
-from op_tools.core import output_paths, terminal, tool_errors
-from op_tools.core.call import Call, held_bytes
+from op_tools.core import collectives, output_paths, terminal, tool_errors
+from op_tools.core.call import Call, held_bytes, tensor_list
+from op_tools.core.gradients import Gradients
 from op_tools.core.terminal import size
-from op_tools.tensors.snapshot import Snapshot, once
+from op_tools.tensors.mutation import unreturned
+from op_tools.tensors.snapshot import Snapshot, device_name, dtype_name, once
 
 TENSORS_SHARE = 0.9  # of the limit; the rest is for statistics
 FREE_SHARE = 0.05  # of the free space: the default limit of all ranks together
@@ -43,20 +47,23 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
+class Writer(Protocol):
+    """Writes calls. `begin` and `end` raise Unsupported for a tensor that cannot be written."""
+
+    def begin(self, call: Call, tensors: list[Tensor]) -> Any:
+        """Write the arguments before the call; returns its header."""
+
+    def end(self, call: Call, header: Any, result: Any, changed: dict[int, Tensor]) -> None:
+        """Write the results, and the arguments that the call has changed."""
+
+    def gradient(self, gradient: Tensor) -> Any:
+        """Read a gradient, for `gradients`."""
+
+    def gradients(self, header: Any, gradients: Gradients) -> None:
+        """Write the gradients of a call."""
+
+
 FORMATS: dict[str, Callable[[], Store]] = {"folders": FolderStore, "packed": PackedStore}
-
-
-def begun(format: str, mode: str, every_call: bool, all_inputs: bool) -> Run:
-    """Starts a run. `all_inputs`: statistics of every input, see `StatisticsStore`."""
-    tensors, limit = mode == "tensors", _limit(mode)
-    return Run(
-        mode,
-        FORMATS[format]() if tensors else None,
-        None if tensors else StatisticsStore(mode == "hash", all_inputs, background=not limit),
-        limit,
-        output_paths.budget.spent,
-        every_call,
-    )
 
 
 def _limit(mode: str) -> int:
@@ -69,25 +76,26 @@ def _limit(mode: str) -> int:
     return output_paths.budget.spent + int(free)
 
 
-@dataclass
 class Run:
-    """The state of one start."""
+    """The state of one start. `all_inputs`: statistics of every input, see `StatisticsStore`."""
 
-    mode: str
-    store: Store | None
-    statistics: StatisticsStore | None
-    limit: int  # bytes that the process may write in all; 0: no limit
-    spent: int  # bytes that the process had written before the start
-    every_call: bool  # not only some calls of each signature
-    awaited: Awaited = field(default_factory=Awaited)
-    calls: int = 0
-    quiet: str = ""  # the reason why writing has ended
-    limits: list[str] = field(default_factory=list)
-    operators: set[str] = field(default_factory=set)
-    skipped: Counter[str] = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
+    def __init__(self, format: str, mode: str, every_call: bool, all_inputs: bool) -> None:
+        tensors = mode == "tensors"
+        self.mode = mode
+        self.limit = _limit(mode)  # bytes that the process may write in all; 0: no limit
+        self.store: Store | None = FORMATS[format]() if tensors else None
+        self.statistics: StatisticsStore | None = None
+        if not tensors:
+            self.statistics = StatisticsStore(mode == "hash", all_inputs, not self.limit)
+        self._awaited = Awaited()
+        self.calls = 0
+        self.quiet = ""  # the reason why writing has ended
+        self.limits: list[str] = []
+        self.operators: set[str] = set()
+        self.skipped: Counter[str] = Counter()
         self.verbose = terminal.verbose()
+        self._every_call = every_call  # not only some calls of each signature
+        self._spent = output_paths.budget.spent  # by the process before the start
         self._step: int | None = None  # the first one
         self._forecast_shown = False
 
@@ -115,7 +123,7 @@ class Run:
         if step == self._step or self.store is None:
             return
         self.store.drain()  # equal contents in the queue are counted twice
-        used = output_paths.budget.spent - self.spent
+        used = output_paths.budget.spent - self._spent
         if not used:
             return
         self._forecast_shown = True
@@ -123,11 +131,11 @@ class Run:
             size=size(used), place=self.store.place, free=size(output_paths.free_space())
         )
         if self.limited:
-            most = int(self.limit * TENSORS_SHARE) - self.spent
+            most = int(self.limit * TENSORS_SHARE) - self._spent
             line += _(", of which tensors may take {size} (OP_TOOLS_DISK_BUDGET)").format(
                 size=size(most)
             )
-            if self.every_call:
+            if self._every_call:
                 line += _(": about {count} steps more").format(count=max(0, most - used) // used)
         terminal.say(f"{line}.")
 
@@ -157,25 +165,49 @@ class Run:
     def _allows(self, more: int, share: float = 1.0) -> bool:
         return output_paths.budget.spent + more <= self.limit * share
 
-    def put(self, kind: str, header: Header, args: Any, kwargs: Any, more: Any) -> None:
+    @property
+    def writer(self) -> Writer:
+        """The writer of the next call."""
+        return self if self.statistics is None else self.statistics
+
+    # The writer of calls with the values of their tensors.
+
+    def begin(self, call: Call, tensors: list[Tensor]) -> Header:
+        header = _header(call, tensors)
+        if self._awaited:
+            header["awaited"] = self._awaited.read_by(call, tensors)
+        self._put("input", header, call.args, call.kwargs, {})
+        return header
+
+    def end(self, call: Call, header: Header, result: Any, changed: dict[int, Tensor]) -> None:
+        results = tensor_list(result)
+        self._awaited.begin(call, results)
+        after = {str(at): tensor for at, tensor in unreturned(changed, results).items()}
+        self._put("output", header, (result,), {}, {"mutated": after, "written": list(changed)})
+
+    def gradient(self, gradient: Tensor) -> Any:
+        assert self.store is not None
+        with DisableTorchFunction():  # the function mode is on in the backward pass
+            return encode(gradient, self.store.take, self.store.native)
+
+    def gradients(self, header: Header, gradients: Gradients) -> None:
+        more = {"complete": gradients.complete}
+        for kind, side in (("grad_inputs", gradients.inputs), ("grad_outputs", gradients.outputs)):
+            self._write(Part(kind, header, tuple(side), {}, more))
+
+    def _put(self, kind: str, header: Header, args: Any, kwargs: Any, more: Any) -> None:
         """Write a part of a call with the values of its tensors as they are now."""
         if self.quiet:
             return
         assert self.store is not None
         take, native = once(self.store.take), self.store.native
-        if more.get("mutated"):
-            after = {at: take(tensor) for at, tensor in more["mutated"].items()}
-            more = {**more, "mutated": after}
+        if more:
+            more["mutated"] = {at: take(tensor) for at, tensor in more["mutated"].items()}
         encoded = tuple([encode(item, take, native) for item in args])
         named = {key: encode(item, take, native) for key, item in kwargs.items()}
-        self.write(Part(kind, header, encoded, named, more))
+        self._write(Part(kind, header, encoded, named, more))
 
-    def take(self, gradient: Tensor) -> Any:
-        """Copy and encode a gradient, which is written later."""
-        assert self.store is not None
-        return encode(gradient, self.store.take, self.store.native)
-
-    def write(self, part: Part) -> None:
+    def _write(self, part: Part) -> None:
         """Write a part of a call whose tensors are copied, unless a write has failed before."""
         assert self.store is not None
         if self.quiet:
@@ -228,3 +260,29 @@ class Run:
                 _("OpCapture: nothing more was written after: {quiet}").format(quiet=self.quiet)
             )
         return lines
+
+
+def _header(call: Call, tensors: list[Tensor]) -> Header:
+    device = device_name(call.device) if call.device is not None else ""
+    header: Header = {
+        "id": call.id,
+        "name": call.name,
+        "time": output_paths.stamp(),
+        "level": call.level,
+        "direction": call.direction,
+        "step": call.step,
+        "module": call.module,
+        "site": call.site.short if call.site is not None else "",
+        "device": device,
+    }
+    devices = [device_name(tensor.device) for tensor in tensors]
+    if set(devices) - {device}:
+        header["devices"] = devices
+    group = collectives.group_ranks(call)
+    if group:
+        header["group"] = group
+    kind = call.device.type if call.device is not None else "cpu"
+    with suppress(RuntimeError):  # a device that has no autocast
+        if torch.is_autocast_enabled(kind):
+            header["autocast"] = [kind, dtype_name(torch.get_autocast_dtype(kind))]
+    return header

@@ -19,13 +19,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import DisableTorchFunction
 
 from deeplink import settings
 from op_tools.core import graph_capture, output_paths, tool_errors
-from op_tools.core.call import Call
+from op_tools.core.call import Call, tensor_list
+from op_tools.core.gradients import Gradients
 from op_tools.core.native_library import NativeSink, call_headers
 from op_tools.core.worker import Background
 from op_tools.tensors import statistics
+from op_tools.tensors.mutation import unreturned
 from op_tools.tensors.statistics_reference import json_of, start_of
 from op_tools.tensors.statistics_sink import statistics_sink
 
@@ -74,33 +77,43 @@ class StatisticsStore:
     def described(self, tensor: Tensor) -> str:
         """A tensor's statistics in JSON, measured on the host."""
         shape = torch.Size() if tensor.is_nested else tensor.shape
-        return f"{start_of(tensor.dtype, shape)}{self._measured(tensor)}}}"
-
-    def _measured(self, tensor: Tensor) -> str:
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
-            return f'"skipped":"no statistics of a tensor of layout {tensor.layout}"'
-        if tensor.device.type != "cpu" and graph_capture.captures(tensor.device.type)():
-            return '"skipped":"a graph is being captured"'
-        return json_of(statistics.of(tensor, self._hash_only), self._hash_only)
+            text = f'"skipped":"no statistics of a tensor of layout {tensor.layout}"'
+        elif tensor.device.type != "cpu" and graph_capture.captures(tensor.device.type)():
+            text = '"skipped":"a graph is being captured"'
+        else:
+            text = json_of(statistics.of(tensor, self._hash_only), self._hash_only)
+        return f"{start_of(tensor.dtype, shape)}{text}}}"
 
-    def call(
-        self, header: str, inputs: str, result: list[Tensor], mutated: dict[int, Tensor]
+    # The writer of calls, see `session.Writer`.
+
+    def begin(self, call: Call, tensors: list[Tensor]) -> tuple[str, str]:
+        """The header in the line of a call, and the statistics of the arguments."""
+        return header_of(call), ",".join(self.texts(tensors))
+
+    def end(
+        self, call: Call, header: tuple[str, str], result: Any, changed: dict[int, Tensor]
     ) -> None:
-        """Add the line of a call. `inputs`: the statistics of the arguments from
-        before the call.
-        """
-        line = f'{header},"inputs":[{inputs}],"outputs":[{",".join(self.texts(result))}]'
+        start, inputs = header
+        results = tensor_list(result)
+        line = f'{start},"inputs":[{inputs}],"outputs":[{",".join(self.texts(results))}]'
+        mutated = unreturned(changed, results)
         if mutated:
             texts = self.texts(list(mutated.values()))
             after = ",".join(f'"{at}":{text}' for at, text in zip(mutated, texts, strict=True))
             line += f',"mutated":{{{after}}}'
         self.add(line + "}\n")
 
-    def gradients(self, header: str, inputs: list[Any], outputs: list[Any]) -> None:
-        """Add the line of a call's gradients."""
-        into = ",".join([text or "null" for text in inputs])
-        out = ",".join([text or "null" for text in outputs])
-        self.add(f'{header},"grad_inputs":[{into}],"grad_outputs":[{out}]}}\n')
+    def gradient(self, gradient: Tensor) -> str:
+        with DisableTorchFunction():  # the function mode is on in the backward pass
+            return self.texts([gradient])[0]
+
+    def gradients(self, header: tuple[str, str], gradients: Gradients) -> None:
+        inputs, outputs = (
+            ",".join([text or "null" for text in side])
+            for side in (gradients.inputs, gradients.outputs)
+        )
+        self.add(f'{header[0]},"grad_inputs":[{inputs}],"grad_outputs":[{outputs}]}}\n')
 
     def add(self, line: str) -> None:
         """Add a line."""
@@ -172,19 +185,14 @@ class StatisticsStore:
             self.sink.limit = 1  # lines of a later backward pass are written at once
 
 
-def _site(code: CodeType, line: int) -> str:
-    """A line of the program, in JSON."""
-    return _place(code.co_filename, line)
-
-
 def header_of(call: Call) -> str:
     """The start of a line: the header of a call in JSON, without the closing brace."""
-    site = call.site
-    place = _place(site.file, site.line) if site is not None else '""'
+    place = json.dumps(call.site.short if call.site is not None else "")
     start = f'{{"id":{call.id},"op":"{call.name}","direction":"{call.direction}"'
     return f'{start},"step":{call.step},"module":{json.dumps(call.module)},"site":{place}'
 
 
 @lru_cache(10_000)
-def _place(file: str, line: int) -> str:
-    return json.dumps(f"{os.path.basename(file)}:{line}")
+def _site(code: CodeType, line: int) -> str:
+    """A line of the program, in JSON."""
+    return json.dumps(f"{os.path.basename(code.co_filename)}:{line}")

@@ -6,6 +6,7 @@ tensors in arguments.
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 import sysconfig
 from collections.abc import Callable, Hashable, Iterator
@@ -45,7 +46,7 @@ class Site:
 
     @property
     def short(self) -> str:
-        return f"{Path(self.file).name}:{self.line}"
+        return f"{os.path.basename(self.file)}:{self.line}"
 
 
 @dataclass(slots=True, eq=False)  # not frozen: the constructor is on the hot path
@@ -166,7 +167,7 @@ def held_bytes(tensor: Tensor) -> int:
 def scan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.device | None, Any]:
     """The device of a call, and a tensor of an unusual type; None: there is none. Hot path."""
     device: torch.device | None = None
-    strange: Any = None
+    unusual: Any = None
     for value in [*args, *kwargs.values()] if kwargs else args:
         kind = type(value)
         if kind in PLAIN:
@@ -176,19 +177,19 @@ def scan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.device | 
             continue
         elif isinstance(value, (list, tuple, dict)):
             inner = tuple(value.values()) if isinstance(value, dict) else tuple(value)
-            found, odd = scan(inner, _NOTHING)
-            strange = strange if odd is None else odd
-            if found is not None and (device is None or device.type == "cpu"):
-                device = found
+            inner_device, inner_unusual = scan(inner, _NOTHING)
+            unusual = unusual if inner_unusual is None else inner_unusual
+            if inner_device is not None and (device is None or device.type == "cpu"):
+                device = inner_device
         elif isinstance(value, Tensor):
-            strange = value
+            unusual = value
             if device is None or device.type == "cpu":
                 device = value.device
         elif kind is torch.device and device is None:
             device = value
     if device is None and "device" in kwargs and isinstance(kwargs["device"], (str, int)):
         device = torch.device(kwargs["device"])
-    return device, strange
+    return device, unusual
 
 
 def named_device(word: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
@@ -239,7 +240,7 @@ site_of = cache(Site)  # one object for each line
 
 def _folders() -> tuple[str, ...]:
     here = Path(__file__)
-    ours = {here.parents[2], here.resolve().parents[2]}
+    sources = {here.parents[2], here.resolve().parents[2]}
     packages = ("op_tools", "deeplink", "ditorch", "torch_dipu", "deeplink_vendors")
     libraries = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
     python = tuple(
@@ -249,7 +250,7 @@ def _folders() -> tuple[str, ...]:
     )
     torch_file = Path(torch.__file__)  # an environment may be reached through a symbolic link
     torch_folders = {f"{file.parent}/" for file in (torch_file, torch_file.resolve())}
-    own = (f"{folder / package}/" for folder in ours for package in packages)
+    own = (f"{folder / package}/" for folder in sources for package in packages)
     return (*torch_folders, *own, *python)
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from op_tools.core import op_names
-from op_tools.core.call import Call, tensors
+from op_tools.core.call import Call, held_bytes, tensors
 
 # The kind of a collective by its name in torch.distributed, c10d and the functional collectives.
 _KINDS: dict[str, str] = {
@@ -54,25 +54,26 @@ class Collective:
 
 def collective(call: Call, result: Any) -> Collective | None:
     """The collective of a call; None when the call is no collective."""
-    if not is_collective(call.name):
+    kind = kind_of(call.name)
+    if not kind:
         return None
-    kind = _KINDS.get(_word(call.name))
-    if kind is None:
-        return None
-    sizes = [t.numel() * t.element_size() for t in tensors(call.args, call.kwargs)]
-    arguments = [sum(t.numel() * t.element_size() for t in tensors(a)) for a in _arguments(call)]
-    if len(sizes) == 1 and kind not in ("all_gather", "reduce_scatter", "gather"):
-        count = sizes[0]
-    else:  # the largest argument holds the parts of all ranks
-        count = max(arguments, default=0)
-    group = _group(call)
-    work = isinstance(result, dist.Work) or any(isinstance(r, dist.Work) for r in _items(result))
-    return Collective(kind, 0 if kind == "barrier" else count, group, work)
+    # the largest argument holds the parts of all ranks
+    sizes = [sum(map(held_bytes, tensors(value))) for value in _arguments(call)]
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    group = _process_group(call)
+    ranks = int(group.size()) if group is not None else 1
+    if group is None and dist.is_initialized():
+        ranks = dist.get_world_size()
+    asynchronous = any(isinstance(each, dist.Work) for each in results)
+    return Collective(kind, 0 if kind == "barrier" else max(sizes, default=0), ranks, asynchronous)
 
 
 def kind_of(name: str) -> str:
     """The kind of the collective of this name; "" for another operator."""
-    return _KINDS.get(_word(name), "") if is_collective(name) else ""
+    if not is_collective(name):
+        return ""
+    word = op_names.last(name) if name.startswith("torch.") else name.split(".")[1]
+    return _KINDS.get(word, "")
 
 
 def is_collective(name: str) -> bool:
@@ -80,17 +81,8 @@ def is_collective(name: str) -> bool:
     return name.startswith(("torch.distributed.", "c10d.", "_c10d_functional."))
 
 
-def _word(name: str) -> str:
-    parts = name.split(".")
-    return op_names.last(name) if name.startswith("torch.") else parts[1]
-
-
 def _arguments(call: Call) -> list[Any]:
     return [*call.args, *call.kwargs.values()]
-
-
-def _items(result: Any) -> tuple[Any, ...]:
-    return tuple(result) if isinstance(result, (tuple, list)) else ()
 
 
 def group_ranks(call: Call) -> list[int]:
@@ -101,13 +93,6 @@ def group_ranks(call: Call) -> list[int]:
         return list(dist.get_process_group_ranks(_process_group(call) or dist.group.WORLD))
     except (RuntimeError, KeyError, ValueError):  # a group that torch has not registered
         return []
-
-
-def _group(call: Call) -> int:
-    group = _process_group(call)
-    if group is not None:
-        return int(group.size())
-    return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def _process_group(call: Call) -> dist.ProcessGroup | None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +22,7 @@ from torch._C import (
     _set_grad_enabled,
 )
 
+from deeplink.i18n import _
 from op_tools.core import module_stack, op_names, step_counter, terminal, tool_errors, torch_patches
 from op_tools.core.call import Call, Level, call_site, device_of, named_device, scan
 from op_tools.core.gradients import own_graph
@@ -78,7 +78,7 @@ class Plan:
         module: str | None,
     ) -> tuple[Call | None, tuple[Tool, ...]]:
         """The record of a call that is about to run, and the tools that work on it."""
-        device, strange = scan(args, kwargs)
+        device, unusual = scan(args, kwargs)
         if self.places and (device is None or device.type == "cpu"):
             device = named_device(op_names.last(self.name), args, kwargs) or device
         if device is None:
@@ -88,8 +88,11 @@ class Plan:
             tools = tuple([tool for tool in tools if tool not in local.substituting])
         if not tools:
             return None, ()
-        if strange is not None or _functorch.peek_interpreter_stack() is not None:
-            tool_errors.refuse(tool_errors.reason(strange))
+        if _functorch.peek_interpreter_stack() is not None:
+            tool_errors.skip(_("inside torch.func (vmap, grad, …)"))
+            return None, ()
+        if unusual is not None:
+            tool_errors.skip(_("tensor subclass {name}").format(name=type(unusual).__name__))
             return None, ()
         call = self.record(func, args, kwargs, device, module)
         for tool in tools:
@@ -112,10 +115,9 @@ class Plan:
         if backward:  # the stack has no line of the program, and modules in a recomputation only
             forward = module_stack.forward_of(_current_autograd_node())
             path, site = path or forward[0], site or forward[1]
-        elif self.level == "aten" and not self.native:
-            module_stack.remember_made(sequence, path, site)
         else:
-            module_stack.remember(sequence, path, site)
+            after = self.level == "aten" and not self.native  # the node exists, if there is one
+            module_stack.remember(sequence, path, site, after)
         return Call(
             next(ids),
             self.name,
@@ -142,26 +144,10 @@ def run(
     """Make a call through the tools that want its operator. `module`: the path of a module call."""
     if local.busy:
         return func(*args, **kwargs)
-    if plan.skips:
-        announce_skips(plan)
     call, tools = selected(plan, func, args, kwargs, module)
     if call is None or not tools:
         return func(*args, **kwargs)
-    if plan.announces:
-        announce(plan, tools)
     return through(tools, call)
-
-
-def announce(plan: Plan, tools: Iterable[Tool]) -> None:
-    """Print `apply … on …` for each tool that works on a call."""
-    for tool in tools:
-        terminal.announce(tool, plan.name, True)
-
-
-def announce_skips(plan: Plan) -> None:
-    """Print `skip … on …` for each tool that leaves a call out by its lists."""
-    for tool in plan.skips:
-        terminal.announce(tool, plan.name, False)
 
 
 def selected(
@@ -174,7 +160,12 @@ def selected(
     """The record of a call and the tools that work on it."""
     previous, local.busy = local.busy, True
     try:
-        return plan.begin(func, args, kwargs, module)
+        for tool in plan.skips:
+            terminal.announce(tool, plan.name, False)
+        call, tools = plan.begin(func, args, kwargs, module)
+        for tool in tools if plan.announces else ():
+            terminal.announce(tool, plan.name, True)
+        return call, tools
     except Exception as error:  # a tool must not end the program
         tool_errors.add("op_tools", plan.name, error)
         return None, ()
@@ -266,31 +257,35 @@ def guarded(tool: Tool, call: Call, action: Callable[..., Any], *args: Any) -> A
         local.busy = previous
 
 
-def guard(tool: Tool, call: Call) -> Callable[..., Callable[..., None]]:
+def guard(tool: Tool, call: Call) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """A wrapper for the hooks of a tool in the backward pass; it holds no tensor of the call."""
     call = call.given_others((), {})  # the graph of an argument may hold the wrapper: a cycle
-    return partial(_Guarded, tool, call)
 
+    def wrapped(action: Callable[..., Any]) -> Callable[..., None]:
+        def hook(*args: Any) -> None:
+            # the function mode is on in the backward pass, and would see the tool's own calls
+            with torch._C.DisableTorchFunction():
+                guarded(tool, call, action, *args)
 
-@dataclass(slots=True, eq=False)
-class _Guarded:
-    """A hook of a tool in the backward pass."""
+        return hook
 
-    tool: Tool
-    call: Call
-    action: Callable[..., Any]
-
-    def __call__(self, *args: Any) -> None:
-        # the function mode is on in the backward pass, and would see the tool's own calls
-        with torch._C.DisableTorchFunction():
-            guarded(self.tool, self.call, self.action, *args)
+    return wrapped
 
 
 @contextmanager
-def unseen() -> Iterator[None]:
-    """Let no tool see the calls inside the block."""
-    previous, local.busy = local.busy, True
+def _busy(value: bool) -> Iterator[None]:
+    previous, local.busy = local.busy, value
     try:
         yield
     finally:
         local.busy = previous
+
+
+def unseen() -> AbstractContextManager[None]:
+    """Let no tool see the calls inside the block."""
+    return _busy(True)
+
+
+def seen() -> AbstractContextManager[None]:
+    """Let the tools see the calls inside the block, which is part of a tool's own work."""
+    return _busy(False)

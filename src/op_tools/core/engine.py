@@ -10,8 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,12 +36,11 @@ from op_tools.core.call import Call, Level
 from op_tools.core.dispatch import (
     Plan,
     after,
-    announce,
-    announce_skips,
     before,
     local,
     run,
     selected,
+    unseen,
 )
 
 if TYPE_CHECKING:
@@ -124,12 +122,11 @@ def decide(level: Level, func: Callable[..., Any]) -> _Caller | None:
         plan = None
         # the aten level has seen a kernel that a dispatch mode calls through the function mode
         twice = level == "api" and isinstance(func, OpOverload) and _has_level("aten")
+        at = [tool for tool in reversed(_tools) if tool.level == level and _by_mode(tool)]
         if op_names.is_operator(name) and not twice:
-            at = [tool for tool in reversed(_tools) if tool.level == level and _by_mode(tool)]
             plan = _plan(level, name, at)
         elif name and not twice and terminal.verbose():
-            at = [tool for tool in reversed(_tools) if tool.level == level and _has_lists(tool)]
-            plan = _plan(level, name, at, leaves_out=True)
+            plan = _plan(level, name, [tool for tool in at if _has_lists(tool)], leaves_out=True)
         caller: _Caller | None = None if plan is None else partial(run, plan)
         if plan is not None and level == "api" and len(plan.tools) == 1:
             caller = plan.tools[0].direct(plan) or caller
@@ -180,23 +177,15 @@ def _decide_kernel(name: str) -> Any:
 
 def _before_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     plan = _kernels.get(func)
-    if local.busy or plan is None or _is_traced():
+    # a thread that traces a program has fake tensors, without values
+    if local.busy or plan is None or _mode_of(_FAKE) is not None:
         return None
-    if plan.skips:
-        announce_skips(plan)
     call, tools = selected(plan, func, args, kwargs)
     if call is None or not tools:
         return None
-    if plan.announces:
-        announce(plan, tools)
     for tool in tools:
         tool.counted()
     return call, [(tool, before(tool, call)) for tool in tools]
-
-
-def _is_traced() -> bool:
-    """Whether this thread traces a program with fake tensors, which have no values."""
-    return _mode_of(_FAKE) is not None
 
 
 def _after_kernel(begun: tuple[Call, list[tuple[Tool, Any]]], results: list[Any]) -> None:
@@ -204,16 +193,6 @@ def _after_kernel(begun: tuple[Call, list[tuple[Tool, Any]]], results: list[Any]
     result = results[0] if len(results) == 1 else tuple(results)
     for tool, state in reversed(states):
         after(tool, call, state, result if results else None)
-
-
-@contextmanager
-def seen() -> Iterator[None]:
-    """Let the tools see the calls inside the block, which is part of a tool's own work."""
-    previous, local.busy = local.busy, False
-    try:
-        yield
-    finally:
-        local.busy = previous
 
 
 # Start and stop.
@@ -248,31 +227,25 @@ def _undecide() -> None:
 
 
 def _changed() -> None:
+    global _native
     _undecide()
     # nothing is intercepted for a tool whose list is empty
     levels = {tool.level for tool in _tools if tool.started.options.ops}
-    _watch_kernels()
+    observers = [tool for tool in _tools if tool.level == "aten" and tool.only_looks]
+    host = any("cpu" in tool.started.options.devices for tool in observers)
+    _native = native_library.watch(
+        bool(observers), host, _decide_kernel, _before_kernel, _after_kernel
+    )
     torch_patches.install(bool(_tools), _before_backward, _after_backward, _in_thread)
     step_counter.count(bool(_tools), _progress)
     around = _module_call if "module" in levels else None
-    module_stack.follow(around, any(_wants_modules()))
+    paths = any(tool.wants_modules or tool.started.options.select.modules for tool in _tools)
+    module_stack.follow(around, paths)
     _set_modes(levels)
-
-
-def _watch_kernels() -> None:
-    global _native
-    at = [tool for tool in _tools if tool.level == "aten" and tool.only_looks]
-    host = any("cpu" in tool.started.options.devices for tool in at)
-    _native = native_library.watch(bool(at), host, _decide_kernel, _before_kernel, _after_kernel)
 
 
 def _has_level(level: Level) -> bool:
     return any(tool.level == level for tool in _tools)
-
-
-def _wants_modules() -> Iterator[bool]:
-    for tool in _tools:
-        yield tool.wants_modules or bool(tool.started.options.select.modules)
 
 
 def _set_modes(levels: set[Level]) -> None:
@@ -303,17 +276,11 @@ def _after_backward(added: bool | None) -> None:
         return
     if added:
         torch_patches.set_function_mode(_function_mode, False)
-    _finish_gradients()
-
-
-def _finish_gradients() -> None:
-    local.busy = True
-    try:
-        gradients.finish()
-    except Exception as error:  # a tool must not end the program
-        tool_errors.add("op_tools", "backward", error)
-    finally:
-        local.busy = False
+    with unseen():
+        try:
+            gradients.finish()
+        except Exception as error:  # a tool must not end the program
+            tool_errors.add("op_tools", "backward", error)
 
 
 def _progress(step: int) -> None:

@@ -89,37 +89,29 @@ class Selector:
         if self._is_all:  # hot path
             return True
         chosen = self._selection
-        if call.step not in chosen.steps or (chosen.ranks and _rank() not in chosen.ranks):
+        if call.step not in chosen.steps:
             return False
+        if chosen.ranks:
+            group = torch.distributed
+            joined = group.is_available() and group.is_initialized()
+            if (group.get_rank() if joined else settings.rank()) not in chosen.ranks:
+                return False
         if chosen.modules and not any(fnmatch(call.module, m) for m in chosen.modules):
             return False
-        if chosen.sites and not _at(call, chosen.sites):
-            return False
-        return self._counted(call)
-
-    def _counted(self, call: Call) -> bool:
-        chosen = self._selection
+        if chosen.sites:
+            site = call.site
+            texts = (site.short, f"{site.file}:{site.line}", site.file) if site else ()
+            if not any(fnmatch(text, pattern) for text in texts for pattern in chosen.sites):
+                return False
         if chosen.first <= 0 and chosen.every <= 1:
             return True
         key: Hashable = (call.direction, signature(call)) if chosen.first > 0 else call.name
         with self._lock:
-            seen = self._counts[key]
+            count = self._counts[key]
             self._counts[key] += 1
-        if seen % max(1, chosen.every):
+        if count % max(1, chosen.every):
             return False
-        return chosen.first <= 0 or seen // max(1, chosen.every) < chosen.first
-
-
-def _rank() -> int:
-    group = torch.distributed
-    return group.get_rank() if group.is_available() and group.is_initialized() else settings.rank()
-
-
-def _at(call: Call, sites: Sequence[str]) -> bool:
-    if call.site is None:
-        return False
-    texts = (call.site.short, f"{call.site.file}:{call.site.line}", call.site.file)
-    return any(fnmatch(text, site) for text in texts for site in sites)
+        return chosen.first <= 0 or count // max(1, chosen.every) < chosen.first
 
 
 def signature(call: Call) -> Hashable:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from op_tools.core import tool_errors
+from op_tools.core import tool_errors, torch_patches
 
 Skipped = Callable[[Optimizer], None]
 
@@ -31,7 +31,8 @@ class _Local(threading.local):
 
 _local = _Local()
 _listeners: list[Skipped] = []
-_undo: list[Callable[[], None]] = []
+_patches = torch_patches.Patches()
+_hooks: list[Any] = []
 _lock = threading.Lock()
 
 
@@ -50,8 +51,9 @@ def watch(skipped: Skipped) -> Callable[[], None]:
             if skipped not in _listeners:
                 return
             _listeners.remove(skipped)
-            while not _listeners and _undo:
-                _undo.pop()()
+            if not _listeners:
+                _patches.undo()
+                _hooks.pop().remove()
 
     return undo
 
@@ -72,11 +74,11 @@ def unscaled(root: Tensor) -> Tensor | None:
 
 
 def _patch() -> None:
-    _undo.append(register_optimizer_step_post_hook(_after_step).remove)
+    _hooks.append(register_optimizer_step_post_hook(_after_step))
     for kind in _kinds(torch.amp.GradScaler):
         for name, around in (("scale", _scale), ("step", _step)):
             if name in vars(kind):
-                _replace(kind, name, around(vars(kind)[name]))
+                _patches.set(kind, name, around(vars(kind)[name]))
 
 
 def _kinds(kind: type) -> Iterator[type]:
@@ -84,17 +86,6 @@ def _kinds(kind: type) -> Iterator[type]:
     children: list[type] = type.__subclasses__(kind)
     for child in children:
         yield from _kinds(child)
-
-
-def _replace(kind: type, name: str, replacement: Any) -> None:
-    plain = vars(kind)[name]
-    setattr(kind, name, replacement)
-
-    def restore() -> None:
-        if vars(kind).get(name) is replacement:
-            setattr(kind, name, plain)
-
-    _undo.append(restore)
 
 
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:

@@ -22,7 +22,7 @@ from deeplink.i18n import _
 from op_tools.core.call import Call, tensor_list
 
 PART = _("the backward pass went through a part of it")
-Taken = Any  # the result of `take` for a gradient: a copy on the host, statistics, …
+Value = Any  # the result of `read` for a gradient: a copy on the host, statistics, …
 Edges = list[tuple[int, int]]
 
 
@@ -30,8 +30,8 @@ Edges = list[tuple[int, int]]
 class Gradients:
     """The gradients of results and arguments, in the order of `tensors()`; None: no gradient."""
 
-    outputs: list[Taken | None]
-    inputs: list[Taken | None]
+    outputs: list[Value | None]
+    inputs: list[Value | None]
     complete: bool  # False: the backward pass went through a part of the call only
 
 
@@ -91,12 +91,12 @@ def part(sequence: int, arguments: Arguments, result: list[Tensor]) -> Part | No
             continue  # an argument that is returned has no node of this call
         region.outputs.setdefault(node, []).append((place, tensor.output_nr))
         stack.append(node)
-    seen: set[Node] = set()
+    visited: set[Node] = set()
     while stack:
         node = stack.pop()
-        if node in seen or node._sequence_nr() < sequence:
+        if node in visited or node._sequence_nr() < sequence:
             continue  # older than the call, and not reached through an argument
-        seen.add(node)
+        visited.add(node)
         region.nodes.append(node)
         for place, (following, number) in enumerate(node.next_functions):
             if following is None:
@@ -132,14 +132,14 @@ def watch(
     call: Call,
     arguments: Arguments,
     result: Any,
-    take: Callable[[Tensor], Taken],
+    read: Callable[[Tensor], Value],
     done: Callable[[Gradients], None],
     guard: Callable[..., Callable[..., None]] = lambda function: function,
 ) -> bool:
     """Call `done` once, when the backward pass has run through the call; False: the call has no
     nodes.
 
-    `take` gets each gradient at once, which may be changed in place later. `guard` wraps the hooks,
+    `read` gets each gradient at once, which may be changed in place later. `guard` wraps the hooks,
     which must not raise into the backward pass.
     """
     results = tensor_list(result)
@@ -149,7 +149,7 @@ def watch(
     blank = Gradients([None] * len(results), [None] * arguments.count, True)
     group = _Group(done, blank, len(region.nodes))
     for node in region.nodes:
-        hooks = _Hooks(group, region.outputs.get(node, []), region.inputs.get(node, []), take)
+        hooks = _Hooks(group, region.outputs.get(node, []), region.inputs.get(node, []), read)
         if hooks.leaving:
             node.register_prehook(guard(hooks.before))
         node.register_hook(guard(hooks.after))
@@ -163,13 +163,13 @@ class _Hooks:
     group: _Group
     leaving: Edges
     entering: Edges
-    take: Callable[[Tensor], Taken]
+    read: Callable[[Tensor], Value]
 
     def before(self, grad_outputs: tuple[Tensor | None, ...]) -> None:
         for place, number in self.leaving:
             gradient = grad_outputs[number]
             if gradient is not None:
-                self.group.gradients.outputs[place] = self.take(gradient)
+                self.group.gradients.outputs[place] = self.read(gradient)
 
     def after(self, grad_inputs: tuple[Tensor | None, ...], grad_outputs: object) -> None:
         sums = self.group.sums
@@ -178,7 +178,7 @@ class _Hooks:
             if gradient is not None:
                 before = sums.get(argument)
                 sums[argument] = gradient.detach() if before is None else before + gradient.detach()
-                self.group.gradients.inputs[argument] = self.take(sums[argument])
+                self.group.gradients.inputs[argument] = self.read(sums[argument])
         _count_down(self.group)
 
 
@@ -215,4 +215,4 @@ def own_graph() -> AbstractContextManager[None]:
     """
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
         return nullcontext()  # hot path: no hooks
-    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda kept: kept)
+    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)

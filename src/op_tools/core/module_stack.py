@@ -24,7 +24,7 @@ LIMIT = 50_000  # forward calls that are kept for their backward pass
 _around: Around | None = None
 _plain: Callable[..., Any] = nn.Module.__call__  # of torch, or of code that has replaced it
 _followed = _plain  # keeps the path, while a tool needs it
-_ours: Callable[..., Any] | None = None  # the replacement that is installed
+_installed: Callable[..., Any] | None = None  # the replacement that is installed
 _paths: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 _forward: OrderedDict[int, tuple[str, Site | None]] = OrderedDict()
 
@@ -59,19 +59,19 @@ def follow(around: Around | None, paths: bool) -> None:
 
     Replaces `nn.Module.__call__`: global hooks would put torch on its slow path.
     """
-    global _around, _plain, _followed, _ours
-    changed = (around is None) != (_around is None) or (_ours is None) == bool(paths or around)
+    global _around, _plain, _followed, _installed
+    changed = (around is None) != (_around is None) or (_installed is None) == bool(paths or around)
     _around = around
     if not changed:
         return
-    if nn.Module.__call__ is _ours:
+    if nn.Module.__call__ is _installed:
         nn.Module.__call__ = _plain  # type: ignore[method-assign]
     # new functions: other code may hold the previous ones
-    _plain, _ours = nn.Module.__call__, None
+    _plain, _installed = nn.Module.__call__, None
     _followed = _following(_plain) if paths or around else _plain
     if paths or around:
-        _ours = _surrounded(_followed) if around else _followed
-        nn.Module.__call__ = _ours  # type: ignore[method-assign]
+        _installed = _surrounded(_followed) if around else _followed
+        nn.Module.__call__ = _installed  # type: ignore[method-assign]
     else:
         local.stack.clear()
 
@@ -107,30 +107,26 @@ def _new_path(module: nn.Module, stack: list[tuple[nn.Module, str]]) -> str:
 
 def _name(root: nn.Module, prefix: str) -> None:
     for name, module in root.named_modules():
-        known = _paths.get(module)
-        full = f"{prefix}.{name}" if prefix and name else prefix or name
-        if known is None or (full and not known):
+        full = ".".join(filter(None, (prefix, name)))
+        if not _paths.get(module):
             _paths[module] = full or type(module).__name__
 
 
 # From a forward call to its backward pass, by autograd's sequence number of the node.
 
 
-def remember(sequence: int, module: str, site: Site | None) -> None:
-    """Store the module and the line of the forward call whose node has a sequence number."""
+def remember(sequence: int, module: str, site: Site | None, after: bool = False) -> None:
+    """Store the module and the line of a forward call for its backward pass.
+
+    `sequence` is autograd's count before the call, or `after` it: if the call has a node, the node
+    has the number before the count.
+    """
+    if after:
+        has_node, local.count = sequence != local.count, sequence
+        sequence -= has_node
     _forward[sequence] = module, site
     if len(_forward) > LIMIT:
         _forward.popitem(last=False)
-
-
-def remember_made(sequence: int, module: str, site: Site | None) -> None:
-    """Store the module and the line of a call whose node, if it has one, is made already.
-
-    `sequence` is autograd's count after the node: the node has the number before it.
-    """
-    has_node = sequence != local.count
-    local.count = sequence
-    remember(sequence - has_node, module, site)
 
 
 def forward_of(node: Any) -> tuple[str, Site | None]:
@@ -147,7 +143,7 @@ def forward_of(node: Any) -> tuple[str, Site | None]:
 
 
 @contextmanager
-def standing_in(answer: Answer) -> Iterator[None]:
+def answered_by(answer: Answer) -> Iterator[None]:
     """Let `answer` return the results of modules that are called inside the block.
 
     Only while a tool works at the module level.
@@ -160,7 +156,7 @@ def standing_in(answer: Answer) -> Iterator[None]:
 
 
 def plain_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Call a module unseen by the tools, and not replaced by `standing_in`."""
+    """Call a module unseen by the tools, and not replaced by `answered_by`."""
     return _followed(module, *args, **kwargs)
 
 

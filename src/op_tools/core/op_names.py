@@ -181,8 +181,8 @@ def sounds_in_place(name: str) -> bool:
 @cache
 def may_write(name: str) -> bool:
     """Whether a function may write its arguments, by its name; unknown functions may."""
-    ours = name.startswith("torch.") and not name.startswith(("torch.ops.", "torch.distributed."))
-    return not ours or last(name) in UNCOUNTED or sounds_in_place(name)
+    known = name.startswith("torch.") and not name.startswith(("torch.ops.", "torch.distributed."))
+    return not known or last(name) in UNCOUNTED or sounds_in_place(name)
 
 
 def is_random(name: str) -> bool:
@@ -263,7 +263,7 @@ def suggestions(name: str) -> list[str]:
     if not words:  # mm.oot: the word of a kernel is before its overload
         word, kernel = parts[0], True
         words = difflib.get_close_matches(word, by_word(), n=3, cutoff=0.7)
-    names = [full for near in words for full in by_word()[near]]
+    names = [full for each in words for full in by_word()[each]]
 
     def distance(full: str) -> tuple[bool, float, float]:
         of_word = difflib.SequenceMatcher(None, word, last(full)).ratio()
@@ -275,5 +275,5 @@ def suggestions(name: str) -> list[str]:
 
 def suggestion(name: str) -> str:
     """The end of an error message: "; did you mean …?" or nothing."""
-    near = suggestions(name)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    similar = suggestions(name)
+    return f"; did you mean {similar[0]!r}?" if similar else ""

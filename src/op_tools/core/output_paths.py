@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from deeplink import identity, settings
@@ -65,8 +66,8 @@ def devices(place: Path, files: Iterable[Path] = ()) -> list[str]:
     `place` is a folder of results, or a file in one; without files every process counts.
     """
     folders = [place] if place.is_dir() else [place.parent, place.parent.parent]
-    written = {number for file in files for number in re.findall(r"\d+", "/".join(file.parts[-5:]))}
-    found: dict[str, None] = {}
+    writers = {number for file in files for number in re.findall(r"\d+", "/".join(file.parts[-5:]))}
+    names: dict[str, None] = {}
     for folder in folders:
         pattern = "run_pid*.json"
         for file in sorted(folder.rglob(pattern) if place.is_dir() else folder.glob(pattern)):
@@ -74,10 +75,10 @@ def devices(place: Path, files: Iterable[Path] = ()) -> list[str]:
                 about = json.loads(file.read_text(encoding="utf-8"))
             except (OSError, ValueError):
                 continue  # truncated: the process was killed while it wrote
-            made = identity.read(about)
-            if made is not None and (not written or str(about.get("pid")) in written):
-                found[str(made)] = None
-    return list(found)
+            device = identity.read(about)
+            if device is not None and (not writers or str(about.get("pid")) in writers):
+                names[str(device)] = None
+    return list(names)
 
 
 def owner(path: Path) -> str:
@@ -101,7 +102,12 @@ def rank() -> str:
 
 def stamp() -> str:
     """The local time as it stands in the names of files."""
-    return time.strftime("%Y-%m-%d-%H-%M-%S")
+    return _stamp(int(time.time()))
+
+
+@lru_cache(4)  # the header of each call has one
+def _stamp(second: int) -> str:
+    return time.strftime("%Y-%m-%d-%H-%M-%S", time.localtime(second))
 
 
 def create(path: Path) -> Path:

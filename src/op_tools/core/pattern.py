@@ -51,7 +51,7 @@ def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Description:
                 sizes.append((_("elements in {label}").format(label=label), value.numel()))
                 sizes += [
                     (_("elements in dimension {dim} of {label}").format(dim=d, label=label), n)
-                    for d, n in _dims(value)
+                    for d, n in enumerate(value.shape[:5])
                 ]
         elif isinstance(value, (bool, int, str, torch.dtype)) or value is None:
             facts.add(Fact(7, f"{label} = {value}"))
@@ -72,10 +72,6 @@ def _leaf(label: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield from _leaf(f"{label}[{at}]", item)
     else:
         yield label, value
-
-
-def _dims(tensor: Tensor) -> Iterator[tuple[int, int]]:
-    yield from enumerate(tensor.shape[:5])
 
 
 def _of_tensor(label: str, tensor: Tensor) -> Iterator[Fact]:
@@ -182,12 +178,12 @@ def _sentence(what: str, wrong: int, correct: int) -> str:
 
 def _limit(wrong: Iterable[Description], correct: Iterable[Description]) -> str:
     """A size above or below which every call is wrong and no call is correct."""
-    mine, theirs = [dict(call.sizes) for call in wrong], [dict(call.sizes) for call in correct]
-    for what in mine[0]:
-        if not all(what in sizes for sizes in mine):
+    sizes = [dict(call.sizes) for call in wrong]
+    for what in sizes[0]:
+        if not all(what in each for each in sizes):
             continue
-        low, high = min(sizes[what] for sizes in mine), max(sizes[what] for sizes in mine)
-        others = [sizes[what] for sizes in theirs if what in sizes]
+        low, high = min(each[what] for each in sizes), max(each[what] for each in sizes)
+        others = [size for call in correct for name, size in call.sizes if name == what]
         if others and max(others) < low:
             return _("at least {low:,} {what} (correct: at most {max:,})").format(
                 low=low, what=what, max=max(others)

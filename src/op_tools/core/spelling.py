@@ -66,11 +66,11 @@ def read(entry: str) -> Meaning:
         base = word.partition(".")[0]
         return Meaning(entry, (f"aten.{word}", f"aten.{base}"), "aten")
     package, _, rest = word.partition(".")
-    ours = op_names.last(word) in op_names.by_word() or (
+    of_torch = op_names.last(word) in op_names.by_word() or (
         "." not in rest and _is_kernel(f"aten.{package}")
     )
     loaded = package in sys.modules  # find_spec raises for a module without a spec
-    foreign = loaded or importlib.util.find_spec(package) is not None or not ours
+    foreign = loaded or importlib.util.find_spec(package) is not None or not of_torch
     return Meaning(entry, (word,), None, _compiled(word), "" if foreign else _no(entry))
 
 
@@ -137,12 +137,10 @@ def check(where: str, entries: Iterable[str]) -> None:
     for entry in entries:
         problem = read(entry).problem
         if problem:
-            near = ", ".join(map(repr, op_names.suggestions(entry)))
-            hint = (
-                _("did you mean {near}?").format(near=near)
-                if near
-                else _("'.*' means every operator.")
-            )
+            similar = ", ".join(map(repr, op_names.suggestions(entry)))
+            hint = _("'.*' means every operator.")
+            if similar:
+                hint = _("did you mean {near}?").format(near=similar)
             raise SettingError(f"{where}: {problem}.", hint)
 
 

@@ -7,19 +7,14 @@ import threading
 import traceback
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
-
-from torch._C import _functorch
-
-from deeplink.i18n import _
 
 _lock = threading.Lock()
-_problems: dict[tuple[str, str, str], Problem] = {}
-_unfit: Counter[str] = Counter()
+_problems: dict[tuple[str, str, str], ToolError] = {}
+_skipped: Counter[str] = Counter()
 
 
 @dataclass
-class Problem:
+class ToolError:
     """One kind of error inside a tool, with the traceback of the first one."""
 
     tool: str
@@ -37,18 +32,18 @@ def add(tool: str, op: str, error: BaseException) -> None:
     with _lock:
         if key not in _problems:
             trace = "".join(traceback.format_exception(error))
-            _problems[key] = Problem(tool, op, message, trace)
+            _problems[key] = ToolError(tool, op, message, trace)
         _problems[key].count += 1
 
 
-def problems(tool: str | None = None) -> list[Problem]:
+def problems(tool: str | None = None) -> list[ToolError]:
     """The errors so far, of one tool or of all, the most frequent first."""
     with _lock:
         selected = [p for p in _problems.values() if tool is None or p.tool in (tool, "op_tools")]
     return sorted(selected, key=lambda problem: -problem.count)
 
 
-def report(tool: str) -> list[tuple[Problem, int]]:
+def report(tool: str) -> list[tuple[ToolError, int]]:
     """The errors of a tool that were not reported, with their counts, the most frequent first; they
     are marked as reported.
     """
@@ -63,25 +58,17 @@ def report(tool: str) -> list[tuple[Problem, int]]:
 def skipped() -> dict[str, int]:
     """Counts of the calls that no tool can observe, by reason."""
     with _lock:
-        return dict(_unfit)
+        return dict(_skipped)
 
 
 def clear() -> None:
     """Reset all counts, for a new run in the process."""
     with _lock:
         _problems.clear()
-        _unfit.clear()
+        _skipped.clear()
 
 
-def reason(strange: Any) -> str:
-    """The reason why no tool observes a call: a subclass of Tensor, or a transform of torch."""
-    if _functorch.peek_interpreter_stack() is not None:
-        return _("inside torch.func (vmap, grad, …)")
-    return _("tensor subclass {name}").format(name=type(strange).__name__)
-
-
-def refuse(reason: str) -> bool:
-    """Count a call that is left alone, by the reason. Returns False, for `return refuse(…)`."""
+def skip(reason: str) -> None:
+    """Count a call that no tool can observe, by the reason."""
     with _lock:
-        _unfit[reason] += 1
-    return False
+        _skipped[reason] += 1

@@ -26,7 +26,44 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 _Before = Callable[[], bool | None]
 _After = Callable[[bool | None], None]
-_undo: list[tuple[Any, str, Any]] = []
+_ABSENT: Any = object()
+
+
+class Patches:
+    """Attributes of modules, classes and instances that are replaced until `undo`."""
+
+    def __init__(self) -> None:
+        self._replaced: list[tuple[Any, str, Any, Any]] = []  # owner, name, before, replacement
+
+    def __bool__(self) -> bool:
+        return bool(self._replaced)
+
+    def set(self, owner: Any, name: str, replacement: Any) -> None:
+        """Replace an attribute."""
+        before = vars(owner).get(name, _ABSENT)
+        setattr(owner, name, replacement)
+        self._replaced.append((owner, name, before, replacement))
+
+    def holds(self, owner: Any, name: str) -> bool:
+        """Whether the replacement of an attribute is in place."""
+        return any(
+            entry[0] is owner and entry[1] == name and vars(owner).get(name) is entry[3]
+            for entry in self._replaced
+        )
+
+    def undo(self) -> None:
+        """Restore the attributes, except those that other code has replaced since."""
+        while self._replaced:
+            owner, name, before, replacement = self._replaced.pop()
+            if vars(owner).get(name) is not replacement:
+                continue
+            if before is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+
+_patches = Patches()
 
 
 def install(
@@ -36,25 +73,18 @@ def install(
     in_thread: Callable[[], None],
 ) -> None:
     """Install the wrappers, or restore what they replace."""
-    if on and not _undo:
+    if on and not _patches:
         plain = torch.autograd.graph._engine_run_backward
         backward = _wrapped_backward(plain, before, after)
         for owner in (torch.autograd.graph, torch.autograd):
-            _set(owner, "_engine_run_backward", backward)
-        _set(threading.Thread, "start", _wrapped_start(threading.Thread.start, in_thread))
+            _patches.set(owner, "_engine_run_backward", backward)
+        _patches.set(threading.Thread, "start", _wrapped_start(threading.Thread.start, in_thread))
         graph = torch.cuda.CUDAGraph
         if hasattr(graph, "capture_begin"):  # else torch was built without graphs
-            _set(graph, "capture_begin", _wrapped_capture_begin(graph.capture_begin))
-            _set(graph, "capture_end", _wrapped_capture_end(graph.capture_end))
+            _patches.set(graph, "capture_begin", _wrapped_capture_begin(graph.capture_begin))
+            _patches.set(graph, "capture_end", _wrapped_capture_end(graph.capture_end))
     elif not on:
-        while _undo:
-            owner, name, value = _undo.pop()
-            setattr(owner, name, value)
-
-
-def _set(owner: Any, name: str, value: Any) -> None:
-    _undo.append((owner, name, getattr(owner, name)))
-    setattr(owner, name, value)
+        _patches.undo()
 
 
 def _wrapped_backward(plain: Callable[..., Any], before: _Before, after: _After) -> Any:
@@ -117,11 +147,11 @@ def _wrapped_start(plain: Callable[..., None], in_thread: Callable[[], None]) ->
     def start(thread: threading.Thread) -> None:
         run = thread.run
 
-        def run_seen() -> None:
+        def run_intercepted() -> None:
             in_thread()
             run()
 
-        thread.run = run_seen  # type: ignore[method-assign]
+        thread.run = run_intercepted  # type: ignore[method-assign]
         plain(thread)
 
     return start

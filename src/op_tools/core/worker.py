@@ -34,12 +34,7 @@ class Background:
 
     def put(self, work: Callable[[], object]) -> None:
         """Queue a piece of work, which must not raise; blocks while the queue is full."""
-        if self._gone:
-            return
-        if self._closed:  # a backward pass after the end
-            work()
-        else:
-            self._queue.put(work)
+        self.offer(work, None)
 
     def offer(self, work: Callable[[], object], seconds: float | None) -> bool:
         """Queue a piece of work as `put` does; False: the queue was full for `seconds`."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from deeplink.i18n import _
-from op_tools.core import engine, module_stack
+from op_tools.core import dispatch, module_stack
 from op_tools.core.gradients import own_graph
 from op_tools.one_iter.tree_template import filled, flat
 from op_tools.replay import copy_to
@@ -95,7 +95,7 @@ class Unit:
             if self.module is None:
                 result = self.func(*args, **kwargs)
             else:
-                with module_stack.standing_in(answer), engine.seen():
+                with module_stack.answered_by(answer), dispatch.seen():
                     result = self.func(self.module, *args, **kwargs)
         if len(passed) < len(self.children):
             raise OtherPath(

@@ -16,9 +16,9 @@ from op_tools.replay.case import (
     replay,
     target_device,
 )
-from op_tools.replay.verdicts import differences, reference
+from op_tools.replay.verdicts import differences
 
 __all__ = [
     "Case", "Prepared", "ReplayError", "Replayed", "copy_to", "default_device", "differences",
-    "home", "load_cases", "reference", "replay", "target_device",
+    "home", "load_cases", "replay", "target_device",
 ]  # fmt: skip

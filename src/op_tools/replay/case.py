@@ -24,7 +24,7 @@ from op_tools.core import dispatch, op_names
 from op_tools.core.call import tensors
 from op_tools.replay.allowed_functions import ReplayError, function_of
 from op_tools.tensors.host_transfer import mapped
-from op_tools.tensors.snapshot import rebuild, values
+from op_tools.tensors.snapshot import extent, rebuild, values
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def replay(
     """
     recorded = case.load() if isinstance(case, Case) else case
     target = target_device(str(device)) if device is not None else home(recorded)
-    return Prepared(recorded, target, trust=trust).run()
+    return Prepared(recorded, target, trust).run()
 
 
 class Prepared:
@@ -110,13 +110,11 @@ class Prepared:
         self,
         recorded: Recorded,
         device: torch.device,
-        dtype: torch.dtype | None = None,
         trust: Sequence[str] = (),
         backward: bool = True,
     ) -> None:
         self.recorded = recorded
         self.device = device
-        self.dtype = dtype
         self.func = function_of(recorded, device, trust)
         places = (str(recorded.header.get("device") or ""), *recorded.devices)
         self._accelerated = any(place and not place.startswith("cpu") for place in places)
@@ -165,7 +163,7 @@ class Prepared:
     def modes(self) -> AbstractContextManager[Any]:
         """Enter autocast as it was at the call."""
         cast = self.recorded.header.get("autocast")
-        if not cast or self.dtype is not None:
+        if not cast:
             return nullcontext()
         return torch.autocast(self.device.type, getattr(torch, cast[1]))
 
@@ -190,10 +188,11 @@ class Prepared:
             return self._tensor(value)
         if isinstance(value, (torch.device, Device)):
             return self._place(value)
-        if isinstance(value, torch.dtype) and self.dtype is not None and value.is_floating_point:
-            return self.dtype
         if isinstance(value, Drawing):
-            return self._generator(value)
+            generator = torch.Generator(self.device)
+            if encoding.device_type(value.device) == self.device.type:
+                generator.set_state(value.state)
+            return generator
         if isinstance(value, Opaque):
             raise ReplayError(
                 _("an argument was not captured, only its text: {value}").format(value=value)
@@ -210,7 +209,7 @@ class Prepared:
             return self._copies[id(tensor)]
         at = self._first.get(id(tensor), -1)
         stays = at >= 0 and self.recorded.devices[at].startswith("cpu") and self._accelerated
-        copy = copy_to(tensor, torch.device("cpu") if stays else self.device, self.dtype)
+        copy = copy_to(tensor, torch.device("cpu") if stays else self.device)
         grads = self.recorded.grad_inputs or []
         wants = tensor.requires_grad or (0 <= at < len(grads) and grads[at] is not None)
         if self.wants_backward and wants and (copy.is_floating_point() or copy.is_complex()):
@@ -232,47 +231,31 @@ class Prepared:
             self.inputs[at] = passed
         return passed
 
-    def _generator(self, drawing: Drawing) -> torch.Generator:
-        made = torch.Generator(self.device)
-        if encoding.device_type(drawing.device) == self.device.type:
-            made.set_state(drawing.state)
-        return made
-
 
 class _Identity(torch.autograd.Function):
     """A copy with the same strides, through which gradients pass."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        return copy_to(tensor, tensor.device, None)
+        return copy_to(tensor, tensor.device)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return gradient
 
 
-def copy_to(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """Copy a tensor to a device with its strides; floating values to `dtype`, where given."""
+def copy_to(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor to a device with its strides."""
     tensor = tensor.detach()
-    if dtype is not None and (tensor.is_floating_point() or tensor.is_complex()):
-        tensor = tensor.to(_wide(tensor.dtype, dtype))
-    if tensor.layout != torch.strided or tensor.is_nested:
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_contiguous():
         return tensor.to(device, copy=True)
-    if tensor.is_contiguous():
-        return tensor.to(device, copy=True)
-    made = rebuild(values(tensor), tuple(tensor.shape), tensor.stride())
+    shape, stride = tuple(tensor.shape), tensor.stride()
+    copy = rebuild(values(tensor), shape, stride)
     if device.type == "cpu":
-        return made
-    span = 1 + sum((n - 1) * s for n, s in zip(made.shape, made.stride(), strict=True))
-    if not made.numel():
-        return torch.empty_strided(made.shape, made.stride(), dtype=made.dtype, device=device)
-    return made.as_strided((span,), (1,)).to(device).as_strided(made.shape, made.stride())
-
-
-def _wide(own: torch.dtype, wanted: torch.dtype) -> torch.dtype:
-    if own.is_complex:
-        return torch.complex128 if wanted == torch.float64 else torch.complex64
-    return wanted
+        return copy
+    if not copy.numel():
+        return torch.empty_strided(shape, stride, dtype=copy.dtype, device=device)
+    return copy.as_strided((extent(shape, stride),), (1,)).to(device).as_strided(shape, stride)
 
 
 def _random_state(device: torch.device) -> tuple[bytes, ...]:

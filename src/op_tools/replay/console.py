@@ -72,13 +72,13 @@ class Outcome:
 # The classic tables.
 
 
-def show_case(prepared: Prepared, again: Replayed) -> None:
+def show_case(prepared: Prepared, replayed: Replayed) -> None:
     """Show the arguments, results and gradients of a call."""
     name = prepared.recorded.name
     rows = terminal.argument_rows(f"{name} inputs", prepared.args, prepared.kwargs)
-    rows += terminal.tensor_rows(f"{name} outputs", again.result)
-    if again.gradients is not None:
-        rows += terminal.tensor_rows(f"{name} grad_inputs", tuple(again.gradients))
+    rows += terminal.tensor_rows(f"{name} outputs", replayed.result)
+    if replayed.gradients is not None:
+        rows += terminal.tensor_rows(f"{name} grad_inputs", tuple(replayed.gradients))
     terminal.say(terminal.call_table(rows))
 
 
@@ -134,13 +134,13 @@ def save_times(outcomes: Sequence[Outcome]) -> None:
 def _time_rows(outcome: Outcome) -> list[tuple[object, ...]]:
     pairs = enumerate(zip_longest(outcome.forward, outcome.backward), outcome.first)
     return [
-        (outcome.name, number, *(_cell(ms) for ms in pair), "ms", *outcome.shapes)
+        (
+            *(outcome.name, number),
+            *("-" if ms is None else f"{ms:.8f}" for ms in pair),
+            *("ms", *outcome.shapes),
+        )
         for number, pair in pairs
     ]
-
-
-def _cell(ms: float | None) -> str:
-    return "-" if ms is None else f"{ms:.8f}"
 
 
 # The summary.

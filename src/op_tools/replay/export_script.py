@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from op_tools.core import op_names
 from op_tools.core.call import tensors
 from op_tools.replay.allowed_functions import ReplayError, function_of
 from op_tools.tensors.host_transfer import mapped
+from op_tools.tensors.snapshot import unrepeated
 
 _HOST = ("cpu", "meta")  # kinds of devices that every machine has
 
@@ -155,9 +157,7 @@ def export(recorded: Recorded, path: str | Path, right: bool = False) -> Path:
         "MODES": _modes(recorded),
         "CALL": f"{function}({', '.join(args)})",
     }
-    text = TEMPLATE
-    for word, value in fields.items():
-        text = text.replace(f"@{word}@", value)
+    text = re.sub("@([A-Z]+)@", lambda word: fields[word[1]], TEMPLATE)
     script.write_text(text, encoding="utf-8")
     data = script.with_suffix(".pt")
     torch.save(_data(recorded, inputs), data)
@@ -165,8 +165,7 @@ def export(recorded: Recorded, path: str | Path, right: bool = False) -> Path:
 
 
 def _data(recorded: Recorded, inputs: list[Tensor]) -> dict[str, Any]:
-    all_given = list(tensors(recorded.args, recorded.kwargs))
-    order = [_place(tensor, inputs) for tensor in all_given]
+    order = [_place(tensor, inputs) for tensor in tensors(recorded.args, recorded.kwargs)]
     gradients: list[Tensor | None] = [None] * len(inputs)
     if recorded.complete:
         for place, gradient in reversed(list(zip(order, recorded.grad_inputs or [], strict=False))):
@@ -178,7 +177,7 @@ def _data(recorded: Recorded, inputs: list[Tensor]) -> dict[str, Any]:
     accelerated = any(place and not place.startswith("cpu") for place in places)
     items = [
         [
-            _dense(tensor),
+            unrepeated(tensor.detach())[0].clone(memory_format=torch.contiguous_format),
             list(tensor.shape),
             list(tensor.stride()),
             not (accelerated and device.startswith("cpu")),
@@ -197,31 +196,22 @@ def _data(recorded: Recorded, inputs: list[Tensor]) -> dict[str, Any]:
 
 
 def _place(tensor: Tensor, inputs: list[Tensor]) -> int:
-    return next(at for at, known in enumerate(inputs) if known is tensor)
-
-
-def _dense(tensor: Tensor) -> Tensor:
-    """The values of a tensor, each once; the script restores the strides."""
-    once = tensor.detach()
-    for dim, (size, stride) in enumerate(zip(once.shape, once.stride(), strict=True)):
-        if size > 1 and stride == 0:
-            once = once.narrow(dim, 0, 1)
-    return once.clone(memory_format=torch.contiguous_format)
+    return next(at for at, each in enumerate(inputs) if each is tensor)
 
 
 def _flat(value: Any) -> list[Any]:
     """Flatten a result as the script's `flat` does."""
-    found: list[Any] = []
+    leaves: list[Any] = []
 
     def add(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
-            found.append(leaf.detach())
+            leaves.append(leaf.detach())
         elif isinstance(leaf, (bool, int, float, complex, str)):
-            found.append(leaf)
+            leaves.append(leaf)
         return leaf
 
     mapped(value, add)
-    return found
+    return leaves
 
 
 def _modes(recorded: Recorded) -> str:
@@ -275,6 +265,6 @@ def _tensor(value: Tensor, inputs: list[Tensor]) -> str:
         raise ReplayError(
             _("a tensor of layout {layout} is not exported.").format(layout=value.layout)
         )
-    if not any(known is value for known in inputs):
+    if not any(each is value for each in inputs):
         inputs.append(value)
     return f"inputs[{_place(value, inputs)}]"

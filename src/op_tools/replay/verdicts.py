@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare the results of a replay with the capture, with the CPU, or with float64.
-
-Against float64 by the rules of OpAutoCompare, otherwise by tolerances.
+"""Compare the results of a replay: with the capture or the CPU by tolerances, with float64 by the
+rules of OpAutoCompare.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -21,66 +20,55 @@ from op_tools.compare.eligibility import NoReferenceError
 from op_tools.compare.host_verdicts import Item, RecordedCall
 from op_tools.compare.rerun import Rerun, make_rerun
 from op_tools.core import dispatch, op_names, terminal
-from op_tools.core.call import Call, tensors
+from op_tools.core.call import Call, tensor_list, tensors
 from op_tools.core.gradients import Gradients
 from op_tools.replay.case import Prepared, Replayed
 from op_tools.tensors.host_transfer import Copies, host_copy
-
-Against = Literal["captured", "cpu", "float64"]
 
 # By tolerances.
 
 
 def differences(
-    recorded: Recorded, again: Replayed, expected: Replayed | None = None
+    recorded: Recorded, replayed: Replayed, expected: Replayed | None = None
 ) -> list[Difference]:
     """Compare a replay with the capture, or with another replay of the call."""
     held = partial(_held, op_names.last(recorded.name)) if expected is not None else compare
     rows: list[Difference] = []
     if expected is not None or recorded.has_output:
         wanted = recorded.output if expected is None else expected.result
-        rows += _named("output", held(again.result, wanted))
+        rows += _named("output", held(replayed.result, wanted))
     changed = recorded.mutated if expected is None else expected.mutated
     for at, after in changed.items():
-        rows += _named(f"argument[{at}]", held(again.mutated[at], after))
-    if again.gradients is not None and (recorded.complete or expected is not None):
+        rows += _named(f"argument[{at}]", held(replayed.mutated[at], after))
+    if replayed.gradients is not None and (recorded.complete or expected is not None):
         side = recorded.grad_inputs if expected is None else expected.gradients
-        for at, (got, want) in enumerate(zip(again.gradients, side or [], strict=False)):
+        for at, (got, want) in enumerate(zip(replayed.gradients, side or [], strict=False)):
             if want is not None or (expected is not None and got is not None):
                 rows += _named(f"grad[{at}]", held(got, want))
     return rows
 
 
 def _held(operator: str, got: Any, want: Any) -> list[Difference]:
-    """Compare with a run in other types, by the tolerance set for the operator and the type, else
-    by the tolerance of the type. The reference is rounded to the type of the result.
+    """Compare with another run, by the tolerance set for the operator and the type, else by the
+    tolerance of the type.
     """
     rows = compare(got, want, check_dtype=False)
-    mine, theirs = list(tensors(got)), list(tensors(want))
-    if not len(rows) == len(mine) == len(theirs):
+    results, expected = tensor_list(got), tensor_list(want)
+    if not len(rows) == len(results) == len(expected):
         return rows
-    for place, (row, one, other) in enumerate(zip(rows, mine, theirs, strict=True)):
+    for place, (row, one, other) in enumerate(zip(rows, results, expected, strict=True)):
         dtype = str(one.dtype).removeprefix("torch.")
         tolerance = settings.op_tolerance(operator, dtype)
         if tolerance is not None:
             atol, rtol = tolerance
-            other = other.to(one.dtype)
-            (found,) = compare(one, other, atol=atol, rtol=rtol, check_dtype=False)
-            row = replace(found, path=row.path)
+            (checked,) = compare(one, other.to(one.dtype), atol=atol, rtol=rtol, check_dtype=False)
+            row = replace(checked, path=row.path)
         rows[place] = replace(row, dtype=dtype)
     return rows
 
 
 def _named(label: str, rows: list[Difference]) -> list[Difference]:
     return [replace(row, path=label + row.path) for row in rows]
-
-
-def reference(recorded: Recorded, against: Against, trust: Sequence[str] = ()) -> Replayed | None:
-    """The replay to compare with: a run on the CPU, or None for the capture."""
-    if against == "captured":
-        return None
-    dtype = torch.float64 if against == "float64" else None
-    return Prepared(recorded, torch.device("cpu"), dtype, trust).run()
 
 
 # By the rules of OpAutoCompare.
@@ -98,25 +86,27 @@ def rerun_of(recorded: Recorded, host: Prepared, number: int, result: Any) -> Re
 
 
 def record_of(
-    prepared: Prepared, again: Replayed, number: int, trust: Sequence[str]
+    prepared: Prepared, replayed: Replayed, number: int, trust: Sequence[str]
 ) -> RecordedCall:
     """Make the record of OpAutoCompare for a call that was just replayed."""
     recorded = prepared.recorded
-    host = Prepared(recorded, eligibility.HOST, None, trust, prepared.wants_backward)
-    made = rerun_of(recorded, host, number, again.result)
-    call = made.call
+    host = Prepared(recorded, eligibility.HOST, trust, prepared.wants_backward)
+    rerun = rerun_of(recorded, host, number, replayed.result)
+    call = rerun.call
     call.device = prepared.device
-    made.precision = precision.now(call)
+    rerun.precision = precision.now(call)
     copies = Copies(host_copy)
     with torch.no_grad(), dispatch.unseen():
-        result, after = copies.of(again.result), copies.of(prepared.inputs)
-        given = call.given_others(prepared.args, prepared.kwargs)
-        rows = console.device_rows(given, again.result)
+        result, after = copies.of(replayed.result), copies.of(prepared.inputs)
+        on_device = call.given_others(prepared.args, prepared.kwargs)
+        rows = console.device_rows(on_device, replayed.result)
     device, where = str(prepared.device), str(recorded.header.get("site") or "")
-    return RecordedCall(made, result, after, prepared.wants_backward, device, rows, where=where)
+    return RecordedCall(rerun, result, after, prepared.wants_backward, device, rows, where=where)
 
 
-def compared(record: RecordedCall, again: Replayed, recorded: Recorded, shown: bool) -> list[Item]:
+def compared(
+    record: RecordedCall, replayed: Replayed, recorded: Recorded, shown: bool
+) -> list[Item]:
     """Judge a replay by OP_AUTOCOMPARE_STANDARD; NoReferenceError where there is no reference.
 
     `shown`: print the tables of OpAutoCompare.
@@ -127,19 +117,18 @@ def compared(record: RecordedCall, again: Replayed, recorded: Recorded, shown: b
         raise NoReferenceError(reason)
     with torch.no_grad(), dispatch.unseen():
         items = host_verdicts.forward(record, standard)
-        items = host_verdicts.forward(record, standard)
         if shown:
             console.show(record, None, items)
-        if again.gradients is None or recorded.grad_outputs is None:
+        if replayed.gradients is None or recorded.grad_outputs is None:
             return items
         copies = Copies(host_copy)
-        sides = copies.of(list(recorded.grad_outputs)), copies.of(again.gradients)
-        found = Gradients(*sides, complete=True)
+        sides = copies.of(list(recorded.grad_outputs)), copies.of(replayed.gradients)
+        gradients = Gradients(*sides, complete=True)
         for gradient, copy in copies:
             record.on_device[id(copy)] = terminal.tensor_rows("", gradient)[0][1:]
-        backward = host_verdicts.backward(record, found.outputs, found.inputs, standard)
+        backward = host_verdicts.backward(record, gradients.outputs, gradients.inputs, standard)
         if shown:
-            console.show(record, found, backward)
+            console.show(record, gradients, backward)
     return items + backward
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose memory a call's result lies in, and what a kernel wrote where it had nothing to write."""
+"""Results in the memory of arguments, and writes behind the end of a result."""
 
 from __future__ import annotations
 
@@ -10,61 +10,45 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from op_tools.core import op_names
-from op_tools.core.call import Call, tensor_list, tensors
-from op_tools.tensors.mutation import written_by_schema
+from op_tools.core.call import Call, tensor_list
+from op_tools.tensors import mutation
 
 
 def lies_in_arguments(result: Any, call: Call) -> bool:
-    """Whether a call computed nothing: what it returned lies in the memory of its arguments."""
+    """Whether a call computed nothing: its results lie in the memory of its arguments."""
     if isinstance(call.func, OpOverload) and call.func._schema.is_mutable:
         return False
-    made = [result] if type(result) is Tensor else tensor_list(result)
-    found = [t.untyped_storage()._cdata for t in made if t.numel()]
-    if not found:
-        return False
-    given = [t.untyped_storage()._cdata for t in call.given]
-    return set(found).issubset(given)
+    memory = {t.untyped_storage()._cdata for t in tensor_list(result) if t.numel()}
+    return bool(memory) and memory <= {t.untyped_storage()._cdata for t in call.given}
 
 
 def wait_for_host(device: torch.device, result: Any) -> None:
-    """A copy to the host may still be under way."""
+    """Synchronize with the device if results are on the host: their copy may not be finished."""
     if type(result) is Tensor and not result.is_cpu:  # hot path
         return
-    if device.type == "cpu" or all(t.device.type != "cpu" for t in tensors(result)):
+    if device.type == "cpu" or all(t.device.type != "cpu" for t in tensor_list(result)):
         return
     module = getattr(torch, device.type, None)
     if module is not None and hasattr(module, "synchronize"):
         module.synchronize()
 
 
-GUARD = 256  # bytes behind a result that are looked at
+GUARD = 256  # bytes behind a result that are checked
 
 
 def guards(call: Call) -> list[tuple[Tensor, Tensor]]:
-    """Memory behind arguments that the call may write and that are a part of something larger,
-    each with a copy of it on the host.
+    """The memory behind the argument that the call declares as written, if it is a part of a larger
+    allocation, with a copy on the host.
     """
-    written = _may_write(call)
-    if len(written) != 1:  # what lies behind the one may be the other
+    written = mutation.declared(call)
+    if len(written) != 1:  # the memory behind one of them may be another one
         return []
-    memory = _behind(written[0])
-    if memory is None:
-        return []
-    return [(memory, memory.cpu())]
-
-
-def _may_write(call: Call) -> list[Tensor]:
-    if isinstance(call.func, OpOverload):
-        return written_by_schema(call)
-    written: list[Any] = [call.kwargs.get("out")]
-    if op_names.last(call.name).endswith("_") and call.args:
-        written.append(call.args[0])
-    return list(tensors(written))
+    memory = _behind(next(tensor for tensor in call.given if id(tensor) in written))
+    return [] if memory is None else [(memory, memory.cpu())]
 
 
 def _behind(tensor: Tensor) -> Tensor | None:
-    """A few bytes of the same allocation behind a dense tensor, as they are on the device."""
+    """The bytes behind a dense tensor in its allocation, on the device; None: there are none."""
     if not tensor.numel() or not tensor.is_contiguous():
         return None
     storage, size = tensor.untyped_storage(), tensor.element_size()
@@ -77,7 +61,7 @@ def _behind(tensor: Tensor) -> Tensor | None:
 
 
 def overrun(guards: Sequence[tuple[Tensor, Tensor]]) -> str:
-    """What of that memory has changed; "" when nothing has."""
+    """A description of the writes to the memory of `guards`; "" when there are none."""
     for memory, before in guards:
         changed = int((memory.cpu() != before).sum())
         if changed:

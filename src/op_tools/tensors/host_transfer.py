@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,7 @@ def _mapped_dict(value: dict[Any, Any], change: Callable[[Any], Any]) -> Any:
 
 
 @dataclass(eq=False, slots=True)
-class _Copy:
+class Copy:
     """A tensor and its copy, as they were before the call."""
 
     original: Tensor
@@ -67,15 +67,18 @@ class _Copy:
     node: Any  # of the copy in the graph
     values: Tensor | None  # of the copy; None: not compared
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether autograd has counted a write of the copy."""
+        return self.version is not None and self.copy._version != self.version
 
-@dataclass(frozen=True)
-class Written:
-    """A copy that a call has written."""
-
-    original: Tensor
-    copy: Tensor
-    is_counted: bool  # autograd counts the write
-    is_recorded: bool  # the write is part of the graph
+    @property
+    def differs(self) -> bool:
+        """Whether the compared values of the copy have changed."""
+        before, after = self.values, self.copy
+        if before is None:
+            return False
+        return before.shape != after.shape or not torch.equal(before, after.detach())
 
     def write_back(self) -> None:
         """Write the values into the original, counted and recorded by autograd as in the copy."""
@@ -85,7 +88,7 @@ class Written:
                 original.resize_(copy.shape)
                 if _is_dense(copy):
                     original.as_strided_(copy.shape, copy.stride())
-        if self.is_recorded:
+        if copy.grad_fn is not self.node:  # the write is part of the graph
             original.copy_(copy)
             return
         with torch.no_grad():
@@ -114,7 +117,7 @@ class Copies:
 
     def __init__(self, copy: Callable[[Tensor], Tensor], call: Call | None = None) -> None:
         self._copy = copy
-        self._copies: dict[int, _Copy] = {}
+        self._copies: dict[int, Copy] = {}
         self._declared = mutation.declared(call) if call is not None else frozenset()
         self._compares = call is not None and mutation.may_write_unseen(call)
         self._overlapping: list[list[Tensor]] = []  # copies
@@ -160,24 +163,17 @@ class Copies:
         version = None if copy.is_inference() else copy._version
         compares = self._compares and copy is not leaf
         values = copy.detach().clone() if compares else None
-        self._copies[id(leaf)] = _Copy(leaf, copy, version, copy.grad_fn, values)
+        self._copies[id(leaf)] = Copy(leaf, copy, version, copy.grad_fn, values)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Pairs of original and copy."""
         return ((each.original, each.copy) for each in self._copies.values())
 
-    def written(self) -> list[Written]:
+    def written(self) -> list[Copy]:
         """The copies that the call of `__init__` has written."""
-        written = []
-        for each in self._copies.values():
-            copy = each.copy
-            if copy is each.original:
-                continue
-            is_counted = each.version is not None and copy._version != each.version
-            if is_counted or id(each.original) in self._declared or _differ(each.values, copy):
-                is_recorded = copy.grad_fn is not each.node
-                written.append(Written(each.original, copy, is_counted, is_recorded))
-        return written
+        copies = [each for each in self._copies.values() if each.copy is not each.original]
+        declared = self._declared
+        return [c for c in copies if c.is_counted or id(c.original) in declared or c.differs]
 
     def original_of(self, tensor: Tensor) -> Tensor | None:
         """The original of a copy; None for another tensor."""
@@ -194,12 +190,6 @@ class Copies:
             if copy.untyped_storage().data_ptr() == memory:
                 return original
         return None
-
-
-def _differ(before: Tensor | None, after: Tensor) -> bool:
-    if before is None:
-        return False
-    return before.shape != after.shape or not torch.equal(before, after.detach())
 
 
 class Saved:
@@ -249,9 +239,9 @@ class Saved:
             tensor = saved.tensor if saved.held is None else saved.held
             if tensor.layout != torch.strided or tensor.is_nested or not tensor.numel():
                 continue
+            memory = tensor.untyped_storage().data_ptr()
             held = self._copies.sharing(tensor)
-            if held is None:
-                held = replacements.get(tensor.untyped_storage().data_ptr())
+            held = replacements.get(memory) if held is None else held
             if held is not None and held is not tensor and not held.is_inference():
                 saved.held = held.detach()  # shares the count of writes, without the graph
                 saved.version_of_held = saved.held._version
@@ -289,13 +279,13 @@ def _version_of(tensors: Iterable[Tensor]) -> int:
 def _unpack(saved: _Saved) -> Tensor:
     if not saved.is_current():
         held = saved.tensor if saved.held is None else saved.held
-        found, expected = _version_of(saved.counting), saved.version
-        if found == expected:
-            found, expected = held._version, saved.version_of_held
+        version, expected = _version_of(saved.counting), saved.version
+        if version == expected:
+            version, expected = held._version, saved.version_of_held
         shape = list(held.shape)
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace "
-            f"operation: [{held.type()} {shape}] is at version {found}; expected version "
+            f"operation: [{held.type()} {shape}] is at version {version}; expected version "
             f"{expected} instead. Hint: enable anomaly detection to find the operation that failed "
             "to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
         )
@@ -360,10 +350,14 @@ def dense(tensor: Any) -> Any:
 
 def is_undisturbed(device: torch.device) -> bool:
     """Whether autocast is off, and the program has no hooks on saved tensors."""
-    is_on = torch.is_autocast_enabled
-    if is_on("cpu") or (device.type not in ("cpu", "meta") and is_on(device.type)):
-        return False
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return not _autocast_kinds(device) and hooks is None
+
+
+def _autocast_kinds(device: torch.device) -> list[str]:
+    """The kinds of devices with autocast on, of the CPU and a device."""
+    kinds = ("cpu",) if device.type in ("cpu", "meta") else ("cpu", device.type)
+    return [kind for kind in kinds if torch.is_autocast_enabled(kind)]
 
 
 @contextmanager
@@ -372,19 +366,17 @@ def random_state_kept(
 ) -> Iterator[None]:
     """Restore the random states of the CPU, a device and generators after the block."""
     cpu = torch.get_rng_state()
-    module = None
+    module: Any = None
     if device is not None and device.type not in ("cpu", "meta"):
         module = getattr(torch, device.type, None)
-    if not hasattr(module, "get_rng_state"):
-        module = None
-    kept = module.get_rng_state(device) if module is not None else None
+    own = module.get_rng_state(device) if hasattr(module, "get_rng_state") else None
     states = [(generator, generator.get_state()) for generator in generators]
     try:
         yield
     finally:
         torch.set_rng_state(cpu)
-        if kept is not None and module is not None:
-            module.set_rng_state(kept, device)
+        if own is not None:
+            module.set_rng_state(own, device)
         for generator, state in states:
             generator.set_state(state)
 
@@ -392,43 +384,43 @@ def random_state_kept(
 class Draws:
     """Random numbers that a call on the CPU generates instead of a device."""
 
-    is_kept = True  # False: the generators are restored
+    advances = True  # False: the generators of the device are restored
 
     def __init__(self) -> None:
         # the device's generator and its state, the CPU's generator for it and its first state
         self._generators: dict[int, tuple[torch.Generator, Tensor, torch.Generator, Tensor]] = {}
 
-    def stand_in(self, theirs: torch.Generator) -> torch.Generator:
+    def on_host(self, generator: torch.Generator) -> torch.Generator:
         """A generator of the CPU with the numbers of a device's generator, or seeded by one of
         them.
         """
-        if theirs.device.type == "cpu":
-            return theirs
-        if id(theirs) not in self._generators:
-            ours, state = torch.Generator("cpu"), theirs.get_state()
-            start = _host_state(theirs.device, theirs)
+        if generator.device.type == "cpu":
+            return generator
+        if id(generator) not in self._generators:
+            host, state = torch.Generator("cpu"), generator.get_state()
+            start = _host_state(generator.device, generator)
             if start is not None:
-                ours.set_state(start)
+                host.set_state(start)
             else:
-                seed = torch.randint(2**62, (1,), generator=theirs, device=theirs.device)
-                ours.manual_seed(int(seed.item()))
-            self._generators[id(theirs)] = theirs, state, ours, ours.get_state()
-        return self._generators[id(theirs)][2]
+                seed = torch.randint(2**62, (1,), generator=generator, device=generator.device)
+                host.manual_seed(int(seed.item()))
+            self._generators[id(generator)] = generator, state, host, host.get_state()
+        return self._generators[id(generator)][2]
 
     def restart(self) -> None:
         """Reset the generators: the call is rerun."""
-        for _, _, ours, start in self._generators.values():
-            ours.set_state(start)
+        for _, _, host, start in self._generators.values():
+            host.set_state(start)
 
     def finish(self) -> None:
         """Advance the generators of the device, or restore them."""
-        for theirs, state, ours, start in self._generators.values():
-            if not self.is_kept:
-                theirs.set_state(state)
-            elif torch.equal(theirs.get_state(), state) and not torch.equal(
-                ours.get_state(), start
-            ):
-                _advance(theirs)  # unless the number for a seed has advanced it
+        for generator, state, host, start in self._generators.values():
+            if not self.advances:
+                generator.set_state(state)
+                continue
+            used = not torch.equal(host.get_state(), start)
+            if used and torch.equal(generator.get_state(), state):
+                _advance(generator)  # unless the number for a seed has advanced it
         self._generators.clear()
 
 
@@ -452,13 +444,13 @@ def random_numbers_of(device: torch.device) -> Iterator[Draws]:
     try:
         yield draws
     except BaseException:
-        draws.is_kept = False
+        draws.advances = False
         raise
     finally:
         after = torch.get_rng_state()
         torch.set_rng_state(outside)
         draws.finish()
-        if draws.is_kept:
+        if draws.advances:
             _streams[device] = after
             if own is not None and not torch.equal(after, own):
                 module = torch.get_device_module(device)
@@ -499,13 +491,7 @@ _streams: dict[torch.device, Tensor] = {}
 @contextmanager
 def no_autocast(device: torch.device) -> Iterator[None]:
     """Switch autocast off, for the CPU and the device."""
-    is_on = torch.is_autocast_enabled
-    if not is_on("cpu") and (device.type in ("cpu", "meta") or not is_on(device.type)):
-        yield  # hot path: switching it off is slow
-        return
-    with torch.autocast("cpu", enabled=False):
-        if device.type in ("cpu", "meta"):
-            yield
-            return
-        with torch.autocast(device.type, enabled=False):
-            yield
+    with ExitStack() as stack:
+        for kind in _autocast_kinds(device):
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        yield

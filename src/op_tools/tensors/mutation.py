@@ -14,35 +14,42 @@ from op_tools.core import op_names
 from op_tools.core.call import Call, tensors
 from op_tools.tensors.snapshot import sample
 
-# Of torch.distributed: autograd counts no write of them, and looks would be at what waits.
+# Autograd counts no write of these functions, and a sample would be read before the write.
 COLLECTIVES = frozenset(
     f"torch.distributed.distributed_c10d.{word}" for word in ("all_reduce", "broadcast")
 )
 
-Mark = int | bytes | None  # by which a write is seen: a count of them, or a few elements
+Mark = int | bytes | None  # changes with a write: autograd's count, or a few elements
 
 
-def marks(call: Call, given: list[Tensor]) -> list[Mark]:
-    """To be taken before the call."""
+def marks(call: Call, arguments: list[Tensor]) -> list[Mark]:
+    """The marks of the arguments before the call, for `written`."""
     if call.operator in op_names.UNCOUNTED:
-        return [sample(tensor) for tensor in given]
-    return [None if tensor.is_inference() else tensor._version for tensor in given]
+        return [sample(tensor) for tensor in arguments]
+    return [None if tensor.is_inference() else tensor._version for tensor in arguments]
 
 
-def written(call: Call, given: list[Tensor], before: list[Mark]) -> dict[int, Tensor]:
-    """The arguments that the call has written, by their place."""
+def written(call: Call, arguments: list[Tensor], before: list[Mark]) -> dict[int, Tensor]:
+    """The arguments that the call has written, by their places."""
     by_schema = declared(call)
-    found = {}
-    for at, (tensor, mark) in enumerate(zip(given, before, strict=True)):
-        if mark is None:  # nothing counts the writes of an inference tensor
+    result = {}
+    for at, (tensor, mark) in enumerate(zip(arguments, before, strict=True)):
+        if mark is None:  # the writes of an inference tensor are not counted
             changed = "out" in call.kwargs or op_names.sounds_in_place(call.name)
         else:
             changed = (tensor._version if type(mark) is int else sample(tensor)) != mark
         if call.name in COLLECTIVES:
-            changed = at == 0 and not _is_asynchronous(call)
-        if changed or (by_schema and id(tensor) in by_schema):
-            found[at] = tensor
-    return found
+            asynchronous = call.kwargs.get("async_op") or call.args[3:4] == (True,)
+            changed = at == 0 and not asynchronous
+        if changed or id(tensor) in by_schema:
+            result[at] = tensor
+    return result
+
+
+def unreturned(changed: dict[int, Tensor], results: list[Tensor]) -> dict[int, Tensor]:
+    """The written arguments that are not among the results of the call."""
+    returned = set(map(id, results))
+    return {at: tensor for at, tensor in changed.items() if id(tensor) not in returned}
 
 
 def may_write(call: Call) -> bool:
@@ -53,24 +60,19 @@ def may_write(call: Call) -> bool:
     return any(value is True for value in (*call.args, *call.kwargs.values()))
 
 
-def _is_asynchronous(call: Call) -> bool:
-    """Whether its result is there only later."""
-    return bool(call.kwargs.get("async_op") or call.args[3:4] == (True,))
-
-
 # What a tool that substitutes a call has to know before the call.
 
 
 def declared(call: Call) -> frozenset[int]:
     """The ids of the arguments that a call declares as written: by its schema or as `out=`."""
-    found = written_by_schema(call)
+    result = written_by_schema(call)
     if call.level == "api" and _is_native(call.func):
         for overload in _overloads(op_names.last(call.name)):
-            found += _marked(overload, call)
-        if not found and op_names.sounds_in_place(call.name):
-            found += tensors(call.args[:1])
-    found += tensors(call.kwargs.get("out"))
-    return frozenset(map(id, found))
+            result += _marked(overload, call)
+        if not result and op_names.sounds_in_place(call.name):
+            result += tensors(call.args[:1])
+    result += tensors(call.kwargs.get("out"))
+    return frozenset(map(id, result))
 
 
 @cache
@@ -109,8 +111,8 @@ def _marked(overload: OpOverload, call: Call) -> list[Tensor]:
     arguments = overload._schema.arguments
     if not overload._schema.is_mutable:
         return []
-    given = dict(zip((a.name for a in arguments), call.args, strict=False)) | call.kwargs
-    return list(tensors([given.get(a.name) for a in arguments if a.is_write]))
+    values = dict(zip((a.name for a in arguments), call.args, strict=False)) | call.kwargs
+    return list(tensors([values.get(a.name) for a in arguments if a.is_write]))
 
 
 @cache
@@ -119,18 +121,19 @@ def _overloads(word: str) -> tuple[OpOverload, ...]:
     packet = getattr(torch.ops.aten, word, None)
     if not isinstance(packet, OpOverloadPacket):  # also an attribute of the namespace: `__eq__`
         return ()
-    found = [getattr(packet, name) for name in packet.overloads()]
-    lists = op_names.sounds_in_place(
-        word
-    )  # else they are TorchScript's lists: aten::sort.int(int[](a!) self)
-    return tuple(one for one in found if _is_marked(one, lists))
+    # else lists are those of TorchScript: aten::sort.int(int[](a!) self)
+    lists = op_names.sounds_in_place(word)
 
+    def writes(overload: Any) -> bool:
+        if not isinstance(overload, OpOverload):
+            return False
+        arguments = overload._schema.arguments
+        types = [str(a.type) for a in arguments if a.is_write]
+        return not any(a.is_out for a in arguments) and any(
+            kind in ("Tensor", "Optional[Tensor]") or lists for kind in types
+        )
 
-def _is_marked(overload: Any, lists: bool) -> bool:
-    if not isinstance(overload, OpOverload) or any(a.is_out for a in overload._schema.arguments):
-        return False
-    marked = [str(a.type) for a in overload._schema.arguments if a.is_write]
-    return any(kind in ("Tensor", "Optional[Tensor]") or lists for kind in marked)
+    return tuple(filter(writes, (getattr(packet, name) for name in packet.overloads())))
 
 
 def _is_native(func: Any) -> bool:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from op_tools.tensors.snapshot import extent
+
 
 @dataclass(frozen=True)
 class Overlap:
@@ -28,31 +30,30 @@ class Overlap:
         return views
 
 
-def overlaps(given: list[Tensor]) -> list[Overlap]:
+def overlaps(arguments: list[Tensor]) -> list[Overlap]:
     """The arguments that a write to another argument may change."""
-    if len(given) < 2:  # hot path
+    if len(arguments) < 2:  # hot path
         return []
     storages: dict[tuple[int, torch.dtype], dict[int, int]] = {}
-    for place, tensor in enumerate(given):
+    for place, tensor in enumerate(arguments):
         key = tensor.untyped_storage()._cdata, tensor.dtype
         storages.setdefault(key, {}).setdefault(id(tensor), place)
     return [
         overlap
         for members in storages.values()
         if len(members) > 1
-        for overlap in _overlaps_in_storage(given, list(members.values()))
+        for overlap in _overlaps_in_storage(arguments, list(members.values()))
     ]
 
 
-def _overlaps_in_storage(given: list[Tensor], places: list[int]) -> list[Overlap]:
+def _overlaps_in_storage(arguments: list[Tensor], places: list[int]) -> list[Overlap]:
     spans = []  # first element, the one behind the last, place
     for place in places:
-        tensor = given[place]
+        tensor = arguments[place]
         # copy_() does not write an expanded tensor
         if tensor.numel() and torch._debug_has_internal_overlap(tensor) != 1:
-            last = sum(int((n - 1) * s) for n, s in zip(tensor.shape, tensor.stride(), strict=True))
             begin = int(tensor.storage_offset())
-            spans.append((begin, begin + last + 1, place))
+            spans.append((begin, begin + int(extent(tensor.shape, tensor.stride())), place))
     spans.sort()
     groups: list[list[tuple[int, int, int]]] = []
     end = -1
@@ -61,11 +62,11 @@ def _overlaps_in_storage(given: list[Tensor], places: list[int]) -> list[Overlap
             groups.append([])
         groups[-1].append(span)
         end = max(end, span[1])
-    return [_overlap(given, group) for group in groups if len(group) > 1]
+    return [_overlap(arguments, group) for group in groups if len(group) > 1]
 
 
-def _overlap(given: list[Tensor], group: list[tuple[int, int, int]]) -> Overlap:
+def _overlap(arguments: list[Tensor], group: list[tuple[int, int, int]]) -> Overlap:
     first, end = group[0][0], max(span[1] for span in group)
     places = tuple([span[2] for span in group])
-    views = [(given[at].shape, given[at].stride(), begin - first) for begin, _, at in group]
+    views = [(arguments[at].shape, arguments[at].stride(), begin - first) for begin, _, at in group]
     return Overlap(places, tuple(views), end - first)

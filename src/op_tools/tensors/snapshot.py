@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -52,32 +52,30 @@ def describe(tensor: Tensor, values: Tensor | None = None) -> Snapshot:
         tensor.stride(),
         device_name(tensor.device),
         tensor.requires_grad,
-        _address(tensor),
+        tensor.data_ptr() if tensor.numel() else 0,
         values,
     )
 
 
 def once(take: Callable[[Tensor], Snapshot]) -> Callable[[Tensor], Snapshot]:
-    """Wrap `take` so that it reads a tensor only once, however often it is given."""
-    made: dict[int, tuple[Tensor, Snapshot]] = {}  # holds the tensors: an id may be used again
+    """Wrap `take` so that it reads a tensor only once, however often the tensor occurs."""
+    snapshots: dict[int, tuple[Tensor, Snapshot]] = {}  # holds the tensors: ids are reused
 
     def snapshot(tensor: Tensor) -> Snapshot:
-        found = made.get(id(tensor))
-        if found is None:
-            found = made[id(tensor)] = tensor, take(tensor)
-        return found[1]
+        if id(tensor) not in snapshots:
+            snapshots[id(tensor)] = tensor, take(tensor)
+        return snapshots[id(tensor)][1]
 
     return snapshot
 
 
+device_name = cache(str)  # "dipu:0" of a device
+
+
 @cache
-def device_name(device: torch.device) -> str:
-    """ "dipu:0"."""
-    return str(device)
-
-
-def _address(tensor: Tensor) -> int:
-    return tensor.data_ptr() if tensor.numel() else 0
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a type: "float32"."""
+    return str(dtype).removeprefix("torch.")
 
 
 def values(tensor: Tensor) -> Tensor:
@@ -98,13 +96,17 @@ def ordered(tensor: Tensor) -> tuple[Tensor, int]:
         flat = flat.resolve_conj().resolve_neg()
     if flat.is_contiguous():
         return flat, 1
+    once, times = unrepeated(flat)
+    return once.permute(_order(flat.stride())), times
+
+
+def unrepeated(tensor: Tensor) -> tuple[Tensor, int]:
+    """A view with each value once, and how often values repeat in the tensor."""
     times = 1
-    stride = flat.stride()
-    if 0 in stride:
-        for dim, size in enumerate(flat.shape):
-            if size > 1 and stride[dim] == 0:
-                flat, times = flat.narrow(dim, 0, 1), times * size
-    return flat.permute(_order(stride)), times
+    for dim, (size, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if size > 1 and step == 0:
+            tensor, times = tensor.narrow(dim, 0, 1), times * size
+    return tensor, times
 
 
 def rebuild(dense: Tensor, shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
@@ -119,13 +121,17 @@ def rebuild(dense: Tensor, shape: tuple[int, ...], stride: tuple[int, ...]) -> T
     order = _order(stride)
     ordered = dense.reshape([once[dim] for dim in order])
     back = sorted(range(len(order)), key=lambda at: order[at])
-    seen = ordered.permute(back)
-    if _same_strides(seen, stride):
+    view = ordered.permute(back)
+    if _same_strides(view, stride):
         return dense.as_strided(shape, stride)
-    span = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
-    memory = torch.zeros(span, dtype=dense.dtype)
-    memory.as_strided(once, stride).copy_(seen)
+    memory = torch.zeros(extent(shape, stride), dtype=dense.dtype)
+    memory.as_strided(once, stride).copy_(view)
     return memory.as_strided(shape, stride)
+
+
+def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """The elements from the first to the last of a tensor that has elements."""
+    return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
 
 
 def _order(stride: tuple[int, ...]) -> list[int]:
@@ -142,18 +148,8 @@ def _same_strides(tensor: Tensor, stride: tuple[int, ...]) -> bool:
 
 def sample(tensor: Tensor) -> bytes:
     """Copy a few elements from the middle of a tensor to the host."""
-    span = tensor.numel()
-    if not tensor.is_contiguous():
-        shape, stride = tensor.shape, tensor.stride()
-        span = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
-    count = min(span, SAMPLED)
-    start = tensor.storage_offset() + (span - count) // 2
-    return _bytes(tensor.detach().as_strided((count,), (1,), start).cpu())
-
-
-def _bytes(few: Tensor) -> bytes:
-    array = few.numpy() if few.dtype in _OF_NUMPY else few.view(torch.uint8).numpy()
-    return array.tobytes()
-
-
-_OF_NUMPY = frozenset({torch.float32, torch.float64, torch.int64, torch.int32, torch.bool})
+    length = extent(tensor.shape, tensor.stride()) if tensor.numel() else 0
+    count = min(length, SAMPLED)
+    start = tensor.storage_offset() + (length - count) // 2
+    few = tensor.detach().as_strided((count,), (1,), start).cpu()
+    return few.view(torch.uint8).numpy().tobytes()

@@ -17,8 +17,8 @@ from op_tools.tensors.snapshot import Unsupported
 class Staging:
     """Copies tensors to the host; the copies that are not yet released hold `limit` bytes at most.
 
-    A copy from a device is put on the current stream, behind the operator that made the values and
-    before whatever overwrites them. So the copy is right whoever writes the tensor next.
+    A copy from a device is put on the current stream, behind the operator that computed the values
+    and before any operator that overwrites them.
     """
 
     def __init__(self, limit: int) -> None:
@@ -43,7 +43,7 @@ class Staging:
             raise
 
     def reserve(self, size: int) -> None:
-        """Count bytes as held; blocks until there is room, or nothing else is held."""
+        """Count bytes as held; blocks until they are within the limit, or nothing else is held."""
         with self._changed:
             while self._held and self._held + size > self._limit:
                 self._changed.wait()
@@ -77,8 +77,8 @@ def _copy(flat: Tensor, size: int) -> tuple[Tensor, torch.Event | None]:
 @cache
 def _is_asynchronous(kind: str) -> bool:
     """Whether a kind of device copies to page-locked memory and marks the end with an event."""
-    found = torch.accelerator.current_accelerator()
-    if found is None or found.type != kind or page_locked(1) is None:
+    device = torch.accelerator.current_accelerator()
+    if device is None or device.type != kind or page_locked(1) is None:
         return False
     try:
         torch.Event(kind, blocking=True).record()
@@ -93,6 +93,3 @@ def page_locked(size: int) -> Tensor | None:
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
     except RuntimeError:
         return None
-
-
-__all__ = ["Staging", "page_locked"]

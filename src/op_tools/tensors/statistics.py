@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tensor's values amount to: min, max, mean, norm, how many are not finite, and a hash.
+"""Statistics of a tensor: min, max, mean, norm, the number of non-finite values, and a hash.
 
 The numbers are over the finite values, in float64. The hash is over the bytes in the order of
-memory: it changes when an element changes, moves, or changes its sign, and two views of the same
-values (`x`, `x.t()`) have the same. The native helper gives all of it in one pass; it is built on
-first use. Where there is no compiler NumPy computes the same, more slowly.
+memory: it changes when an element changes, moves, or changes its sign; `x` and `x.t()` have equal
+hashes. The native part computes everything in one pass; without a compiler NumPy does.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ def of(tensor: Tensor, hash_only: bool = False) -> Statistics:
         kind, count = NATIVE[flat.dtype], flat.numel()
         return Statistics(*helper.measure(flat.data_ptr(), count, kind, hash_only, times))
     hashed = hash_bytes(flat.view(torch.uint8).numpy())
-    found = statistics_of(fields_of(flat), flat.numel(), hashed, times)
-    return Statistics(found.hash) if hash_only else found
+    result = statistics_of(fields_of(flat), flat.numel(), hashed, times)
+    return Statistics(result.hash) if hash_only else result
 
 
 def _on_host(tensor: Tensor) -> Tensor:
     """The tensor's values on the host: the device's memory itself, where the host may read it."""
     kind = tensor.device.type
-    view = None if kind == "cpu" else getattr(torch.get_device_module(kind), "host_view", None)
-    seen: Tensor | None = view(tensor) if view is not None and tensor.numel() else None
-    return tensor.cpu() if seen is None else seen
+    host_view = None if kind == "cpu" else getattr(torch.get_device_module(kind), "host_view", None)
+    view: Tensor | None = host_view(tensor) if host_view and tensor.numel() else None
+    return tensor.cpu() if view is None else view
 
 
 def is_seen(tensor: Tensor) -> bool:
@@ -51,7 +50,7 @@ def is_seen(tensor: Tensor) -> bool:
 
 @cache
 def kind_is_seen(kind: str) -> bool:
-    """Whether the host can read the memory of this kind of device."""
+    """Whether the host reads the memory of a kind of device without a copy."""
     if kind == "cpu":
         return True
     module = torch.get_device_module(kind)
@@ -68,9 +67,7 @@ def hash_of(tensor: Tensor) -> int:
     return hash_bytes(tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy())
 
 
-# The native helper.
-
-# the kinds of values, by number
+# The numbers of the types of values in the native part.
 NATIVE = {
     torch.float32: 0,
     torch.float64: 1,

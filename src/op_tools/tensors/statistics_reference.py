@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 BLOCK = 16384  # words of 8 bytes that are summed before they are mixed
-PIECE = 8 * 4 * BLOCK  # bytes that are hashed together, and stay in the cache
-VALUES = 1 << 14  # that are converted to float64 together, and stay in the cache
+VALUES = 1 << 14  # values that are converted to float64 together
 MASK = (1 << 64) - 1
 P1, P2, P3 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
@@ -36,7 +35,7 @@ FIELDS = 2 + len(MERGES)  # of a row of a device's results: the sums of the hash
 
 
 class Statistics(NamedTuple):
-    """Of one tensor; None: there is no finite value, or it was not asked for."""
+    """The statistics of one tensor; None: no finite value, or not computed."""
 
     hash: int | None
     min: float | int | None = None
@@ -53,29 +52,23 @@ class Statistics(NamedTuple):
 
 def fields_of(values: Tensor) -> Fields:
     """The fields of a contiguous host tensor."""
-    found: Fields = [math.inf, -math.inf, 0.0, 0.0, 0, 0]
-    for start in range(0, values.numel(), VALUES):
-        some = values[start : start + VALUES]
-        found = merged(found, _fields_of_piece(some))
-    return found
+    fields: Fields = [math.inf, -math.inf, 0.0, 0.0, 0, 0]
+    for piece in values.split(VALUES):
+        wide = piece.to(torch.float64).numpy()
+        finite = wide[np.isfinite(wide)]
+        bounds: tuple[Any, Any] = (math.inf, -math.inf)
+        if finite.size:
+            exact = finite if piece.is_floating_point() else piece  # float64 rounds an int64
+            bounds = exact.min().item(), exact.max().item()
+        with np.errstate(over="ignore"):
+            totals = float(finite.sum()), float(np.square(finite).sum())
+        fields = merged(fields, [*bounds, *totals, finite.size, int(np.isnan(wide).sum())])
+    return fields
 
 
 def merged(one: Fields, other: Fields) -> Fields:
     """The fields of two pieces together."""
     return [merge(a, b) for merge, a, b in zip(MERGES, one, other, strict=True)]
-
-
-def _fields_of_piece(values: Tensor) -> Fields:
-    wide = values.to(torch.float64).numpy()
-    finite = wide[np.isfinite(wide)]
-    bounds: tuple[Any, Any] = (math.inf, -math.inf)
-    if finite.size:
-        bounds = finite.min().item(), finite.max().item()
-        if not values.is_floating_point():  # exact, also of an int64
-            bounds = values.min().item(), values.max().item()
-    with np.errstate(over="ignore"):
-        totals = float(finite.sum()), float(np.square(finite).sum())
-    return [*bounds, *totals, finite.size, int(np.isnan(wide).sum())]
 
 
 def statistics_of(fields: Fields, count: int, hashed: int | None, times: int = 1) -> Statistics:
@@ -101,22 +94,22 @@ def statistics_of(fields: Fields, count: int, hashed: int | None, times: int = 1
 
 @lru_cache(10_000)
 def start_of(dtype: torch.dtype, shape: torch.Size) -> str:
-    """What a tensor is, in front of its numbers."""
+    """The start of the JSON of a tensor: its type and its shape."""
     kind = str(dtype).removeprefix("torch.")
     return f'{{"dtype":"{kind}","shape":[{",".join(map(str, shape))}],'
 
 
-def json_of(found: Statistics, hash_only: bool) -> str:
-    """Statistics in JSON; without a hash where there is none."""
-    numbers = () if hash_only else zip(found._fields[1:], found[1:], strict=True)
-    texts = [f'"{name}":{_number(value)}' for name, value in numbers]
-    if found.hash is not None:
-        texts.append(f'"hash":"{found.hex}"')
+def json_of(statistics: Statistics, hash_only: bool) -> str:
+    """Format statistics as JSON; without a hash where there is none."""
+    numbers = {} if hash_only else statistics._asdict()
+    texts = [
+        f'"{name}":{repr(value) if value is not None and math.isfinite(value) else "null"}'
+        for name, value in numbers.items()
+        if name != "hash"
+    ]
+    if statistics.hash is not None:
+        texts.append(f'"hash":"{statistics.hex}"')
     return ",".join(texts)
-
-
-def _number(value: float | None) -> str:
-    return repr(value) if value is not None and math.isfinite(value) else "null"
 
 
 # The hash.
@@ -129,55 +122,41 @@ def hash_bytes(data: NDArray[np.uint8] | bytes | memoryview) -> int:
     words' upper halves (a sum alone is blind to an even count of flipped top bits).
     """
     array = np.frombuffer(data, dtype=np.uint8)
-    sums: list[int] = []
-    for start in range(0, array.size, PIECE):
-        piece = array[start : start + PIECE]
-        words = piece[: piece.size // 8 * 8].view(np.uint64)
-        whole = words.size // BLOCK * BLOCK
-        for rows in (words[:whole].reshape(-1, BLOCK), words[None, whole:]):
-            if rows.size:
-                sums += [each for pair in zip(*_sums_of(rows), strict=True) for each in pair]
-        if piece.size % 8:
-            tail = np.zeros(8, np.uint8)
-            tail[: piece.size % 8] = piece[words.size * 8 :]
-            sums += [each for (each,) in _sums_of(tail.view(np.uint64)[None])]
-    return hash_of_sums(array.size, sums)
+    whole = array.size // 8 * 8
+    words = array[:whole].view(np.uint64)
+    blocks = [words[start : start + BLOCK] for start in range(0, words.size, BLOCK)]
+    if whole < array.size:
+        blocks.append(_padded(array[whole:].tobytes()))
+    return hash_of_sums(array.size, [each for block in blocks for each in _sums(block)])
 
 
 def sums_of(data: bytes) -> tuple[int, int]:
-    """The two sums of a block, whose last word may be a part of one; as int64."""
-    words = np.frombuffer(data + bytes(-len(data) % 8), dtype=np.uint64)
-    (first,), (second,) = (np.array(each, np.uint64) for each in _sums_of(words[None]))
-    return int(first.view(np.int64)), int(second.view(np.int64))
+    """The two sums of a block, as int64. The last word of the block may be a part of a word."""
+    first, second = (each - (each >> 63 << 64) for each in _sums(_padded(data)))
+    return first, second
 
 
-def _sums_of(rows: Words) -> tuple[list[int], list[int]]:
-    factors = keys()[: rows.shape[1]]
-    firsts, seconds = rows @ factors, (rows >> np.uint64(32)) @ factors
-    return firsts.tolist(), seconds.tolist()
+def _padded(data: bytes) -> Words:
+    return np.frombuffer(data + bytes(-len(data) % 8), dtype=np.uint64)
 
 
-def _mix(mixed: int, first: int, second: int) -> int:
-    mixed = ((mixed ^ first) * P1 + (((second << 29) | (second >> 35)) & MASK)) & MASK
-    return mixed ^ (mixed >> 32)
+def _sums(words: Words) -> tuple[int, int]:
+    factors = keys()[: words.size]
+    return int(words @ factors), int((words >> np.uint64(32)) @ factors)
 
 
 def hash_of_sums(size: int, sums: list[int]) -> int:
     """The hash of so many bytes from the two sums of each block, one after the other."""
     mixed = (size * P1 + P2) & MASK
     for first, second in zip(sums[::2], sums[1::2], strict=True):
-        mixed = _mix(mixed, first, second)
+        rotated = ((second << 29) | (second >> 35)) & MASK
+        mixed = ((mixed ^ first) * P1 + rotated) & MASK
+        mixed ^= mixed >> 32
     return avalanche(mixed)
 
 
-def _avalanche(value: Words) -> Words:
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(P2)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(P3)
-    return value ^ (value >> np.uint64(31))
-
-
 def avalanche(value: int) -> int:
-    """Every bit of it decides about every bit of the result."""
+    """Mix a word: each of its bits changes about half of the bits of the result."""
     value = ((value ^ (value >> 30)) * P2) & MASK
     value = ((value ^ (value >> 27)) * P3) & MASK
     return value ^ (value >> 31)
@@ -185,7 +164,5 @@ def avalanche(value: int) -> int:
 
 @cache
 def keys() -> Words:
-    """Odd numbers without a pattern, the same everywhere."""
-    with np.errstate(over="ignore"):
-        state = _avalanche(np.arange(1, BLOCK + 1, dtype=np.uint64) * np.uint64(P1))
-    return state | np.uint64(1)
+    """Odd numbers without a pattern, equal on every machine."""
+    return np.array([avalanche(i * P1 & MASK) | 1 for i in range(1, BLOCK + 1)], dtype=np.uint64)

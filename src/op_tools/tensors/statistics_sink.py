@@ -45,6 +45,6 @@ def statistics_sink(
 
 def window(kind: str, index: int) -> tuple[int, int, int] | None:
     """The device memory that the host can read: see `torch.dipu.host_window`."""
-    seen = getattr(torch.get_device_module(kind), "host_window", None)
-    found: tuple[int, int, int] | None = seen(index) if seen is not None else None
-    return found
+    host_window = getattr(torch.get_device_module(kind), "host_window", lambda index: None)
+    window: tuple[int, int, int] | None = host_window(index)
+    return window

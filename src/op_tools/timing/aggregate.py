@@ -70,10 +70,10 @@ class Times:
 
     def percentile(self, part: float) -> float:
         """The percentile of a share of the calls, within 1 %."""
-        left = part * self.count
+        remaining = part * self.count
         for number in sorted(self.classes):
-            left -= self.classes[number]
-            if left <= 0:
+            remaining -= self.classes[number]
+            if remaining <= 0:
                 return min(max(exp(number / _STEPS), min(self.first, self.least)), self.most)
         return 0.0
 

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from math import prod
 from typing import Any
 
 from torch import Tensor
 
 from op_tools.core import op_names
-from op_tools.core.call import Call, tensors
+from op_tools.core.call import Call, held_bytes, tensors
 
 Formula = Callable[..., float]
 
@@ -63,7 +62,10 @@ _FORMULAS: dict[str, tuple[Formula, tuple[int, ...], float]] = {
 def flops(call: Call, result: Any) -> tuple[float, float]:
     """Floating-point operations of a call and of its backward pass; 0: no formula."""
     if call.level == "aten":
-        return _kernel_flops(call, result), 0.0
+        from torch.utils.flop_counter import flop_registry  # slow to import, and rarely used
+
+        kernel: Any = flop_registry.get(getattr(call.func, "overloadpacket", None))
+        return float(kernel(*call.args, **call.kwargs, out_val=result)) if kernel else 0.0, 0.0
     row = _FORMULAS.get(op_names.last(call.name)) if call.level != "module" else None
     out = next(tensors(result), None)
     if row is None or out is None:
@@ -75,29 +77,12 @@ def flops(call: Call, result: Any) -> tuple[float, float]:
     return count, count * times * sum(1 for tensor in factors if tensor.requires_grad)
 
 
-def _kernel_flops(call: Call, result: Any) -> float:
-    packet = getattr(call.func, "overloadpacket", None)
-    formula = _registry().get(packet)
-    return float(formula(*call.args, **call.kwargs, out_val=result)) if formula else 0.0
-
-
-@cache
-def _registry() -> dict[Any, Any]:
-    from torch.utils.flop_counter import flop_registry  # slow to import, and rarely used
-
-    return flop_registry
-
-
 def bytes_moved(call: Call, result: Any) -> float:
     """Bytes read and written if each operand is transferred once; 0 for a view."""
     word = op_names.last(call.name)
     if word in _FREE or call.level == "module":
         return 0.0
-    written = sum(_size(tensor) for tensor in tensors(result))
+    written = sum(map(held_bytes, tensors(result)))
     if word in _GATHER:
         return float(2 * written)
-    return float(written + sum(_size(tensor) for tensor in tensors(call.args, call.kwargs)))
-
-
-def _size(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    return float(written + sum(map(held_bytes, call.given)))

@@ -265,10 +265,10 @@ class OpTimeMeasure(Observer):
             return
         name, identity = call.name, call.id
 
-        def show(found: gradients.Gradients) -> None:
+        def show(result: gradients.Gradients) -> None:
             total = sum(row.clock.between(*span) for span in row.spans)
-            rows = _named(f"{name} grad_outputs", found.outputs)
-            rows += _named(f"{name} grad_inputs", found.inputs)
+            rows = _named(f"{name} grad_outputs", result.outputs)
+            rows += _named(f"{name} grad_inputs", result.inputs)
             times = console.grid(name, identity, "backward_elasped", total)
             terminal.say("\n".join([terminal.call_table(rows), times]))
 

@@ -18,6 +18,7 @@ from op_tools.compare.tool import OpAutoCompare
 from op_tools.core import op_names, terminal
 from op_tools.core.dispatch import Plan, run
 from op_tools.core.tool import Tool
+from op_tools.core.torch_patches import Patches
 from op_tools.timing.tool import OpTimeMeasure
 from op_tools.tools.dtype_cast import OpDtypeCast
 from op_tools.tools.fallback import OpFallback
@@ -86,7 +87,7 @@ class Applied:
         if name not in tool.started.ops or name in tool.started.disabled:
             terminal.announce(tool, name, False)
             return
-        patch = next((each for each in _patches if each.holds(owner, attribute)), None)
+        patch = next((p for p in _patches if p.attributes.holds(owner, attribute)), None)
         patch = patch or _Patch(owner, attribute, func, name)
         self._patched.append((patch, tool))
         patch.add(tool)
@@ -111,7 +112,6 @@ class Applied:
         self.undo()
 
 
-_ABSENT: Any = object()
 _patches: list[_Patch] = []  # those with a tool
 
 
@@ -123,18 +123,11 @@ class _Patch:
 
     def __init__(self, owner: Any, attribute: str, func: Callable[..., Any], name: str) -> None:
         self.plan = Plan("function", name, ())
-        self._saved: list[tuple[Any, str, Any, Any]] = []  # owner, attribute, before, replacement
+        self.attributes = Patches()
         is_own = attribute in vars(owner)
         self._set(owner, attribute, self._replacement(owner, attribute, func))
         if is_own or getattr(func, "__self__", None) is owner:  # else the function is a parent's
             self._set_aliases(owner, func, getattr(owner, attribute))
-
-    def holds(self, owner: Any, attribute: str) -> bool:
-        """Whether an attribute is replaced by this patch."""
-        return any(
-            entry[0] is owner and entry[1] == attribute and vars(owner).get(attribute) is entry[3]
-            for entry in self._saved
-        )
 
     def add(self, tool: Tool) -> None:
         """Put a tool around the function and its other tools."""
@@ -146,19 +139,11 @@ class _Patch:
         """Remove a tool. After the last one restore the attributes, except those that other code
         has replaced since.
         """
-        left = tuple(one for one in self.plan.tools if one is not tool)
-        self.plan = Plan("function", self.plan.name, left)
-        if left:
-            return
-        _patches.remove(self)
-        while self._saved:
-            owner, attribute, before, replacement = self._saved.pop()
-            if vars(owner).get(attribute) is not replacement:
-                continue
-            if before is _ABSENT:
-                delattr(owner, attribute)
-            else:
-                setattr(owner, attribute, before)
+        others = tuple(one for one in self.plan.tools if one is not tool)
+        self.plan = Plan("function", self.plan.name, others)
+        if not others:
+            _patches.remove(self)
+            self.attributes.undo()
 
     def _replacement(self, owner: Any, attribute: str, func: Callable[..., Any]) -> Any:
         """A replacement of the same kind (method, class method, static method). The tools of a
@@ -196,12 +181,10 @@ class _Patch:
                         self._set(module, key, replacement)
 
     def _set(self, owner: Any, attribute: str, replacement: Any) -> None:
-        before = vars(owner).get(attribute, _ABSENT)
         try:
-            setattr(owner, attribute, replacement)
+            self.attributes.set(owner, attribute, replacement)
         except (AttributeError, TypeError) as error:  # a type of C
             raise AttributeError(f"{self.plan.name!r} cannot be replaced: {error}") from None
-        self._saved.append((owner, attribute, before, replacement))
 
 
 @functools.cache

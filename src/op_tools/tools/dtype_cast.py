@@ -54,7 +54,7 @@ class OpDtypeCast(OnCopies):
 
     def substitute(self, call: Call) -> Any:
         casts = self._casts()
-        if _asks_for_dtype(call) or moves(call) or not dense(call):
+        if _names_dtype(call) or moves(call) or not dense(call):
             return NotImplemented
         device = device_of(call.args, call.kwargs)
         dtypes = [tensor.dtype for tensor in tensors(call.args, call.kwargs)]
@@ -115,7 +115,7 @@ def _dtype(value: torch.dtype | str) -> torch.dtype:
     return dtype
 
 
-def _asks_for_dtype(call: Call) -> bool:
+def _names_dtype(call: Call) -> bool:
     return call.kwargs.get("dtype") is not None or any(
         isinstance(value, torch.dtype) for value in call.args
     )

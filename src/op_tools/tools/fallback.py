@@ -34,7 +34,7 @@ from op_tools.tensors.host_transfer import (
 HALVES = (torch.float16, torch.bfloat16)
 # Autocast sets their `dtype` to float32 and leaves the arguments unchanged, so the gradients are
 # computed in the type of the arguments.
-TAKE_DTYPE = frozenset("prod softmax log_softmax cumprod cumsum sum".split())
+BY_DTYPE = frozenset("prod softmax log_softmax cumprod cumsum sum".split())
 
 
 class OnCopies(Substitute):
@@ -86,18 +86,18 @@ class OpFallback(OnCopies):
 
     def begin(self, options: Options) -> None:
         super().begin(options)
-        self._refused: dict[Hashable, bool] = {}
+        self._rejected: dict[Hashable, bool] = {}
 
     def substitute(self, call: Call) -> Any:
         device = computing_device(call)
         if device is None:
             return NotImplemented
-        if self._refuses(call, device):  # the program gets the device's own error
+        if self._rejects(call, device):  # the program gets the device's own error
             return NotImplemented
         with random_numbers_of(device) as draws:
             done = self._on_host(call, device, draws)
             if done.has_view:
-                draws.is_kept = False
+                draws.advances = False
                 return NotImplemented
         returned = give_back(call, done, device)
         self.hits[call.name] += 1
@@ -105,19 +105,19 @@ class OpFallback(OnCopies):
             _show(call, done.copies, done.result, returned)
         return returned
 
-    def _refuses(self, call: Call, device: torch.device) -> bool:
+    def _rejects(self, call: Call, device: torch.device) -> bool:
         """Whether the device raises because tensors of the call are on several devices."""
         if call.level not in ("api", "aten") or not _is_mixed(call):
             return False
         key = (signature(call), *(tensor.device for tensor in call.given))
-        if key not in self._refused:
-            self._refused[key] = False
+        if key not in self._rejected:
+            self._rejected[key] = False
             try:
                 dtypes_on_device(call, device)
             except (RuntimeError, ValueError) as error:
                 is_missing = isinstance(error, NotImplementedError)  # a kernel, which the CPU has
-                self._refused[key] = not is_missing and bool(_ABOUT_DEVICES.search(str(error)))
-        return self._refused[key]
+                self._rejected[key] = not is_missing and bool(_ABOUT_DEVICES.search(str(error)))
+        return self._rejected[key]
 
     def _on_host(self, call: Call, device: torch.device, draws: Draws | None = None) -> Done:
         draws = Draws() if draws is None else draws
@@ -148,7 +148,7 @@ class OpFallback(OnCopies):
                 done = run_on_host(call, None, draws)
         else:
             raised = torch.float32 if torch.float32 in floating else None
-            if raised is not None and op_names.last(call.name) in TAKE_DTYPE:
+            if raised is not None and op_names.last(call.name) in BY_DTYPE:
                 call = call.given_others(call.args, {**call.kwargs, "dtype": raised})
                 raised = None
             with no_autocast(device):
@@ -181,7 +181,8 @@ def dense(call: Call) -> bool:
     """Whether all tensors are dense; a call with other tensors runs on the device."""
     for tensor in tensors(call.args, call.kwargs):
         if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
-            return tool_errors.refuse(_("sparse, nested or quantized tensors"))
+            tool_errors.skip(_("sparse, nested or quantized tensors"))
+            return False
     return True
 
 
@@ -242,7 +243,7 @@ def run_on_copies(call: Call, copy: Callable[[Tensor], Tensor], draws: Draws) ->
 
     def change(leaf: Any) -> Any:
         if isinstance(leaf, torch.Generator):
-            return draws.stand_in(leaf)
+            return draws.on_host(leaf)
         return _CPU if isinstance(leaf, torch.device) else leaf
 
     copies = Copies(copy, call=call)

@@ -23,7 +23,7 @@ ROOT = Path("op_tools_results/op_capture_results")
 
 
 def captured(name: str) -> list[encoding.Recorded]:
-    found = [folder_store.load(folder) for folder in folder_store.find(ROOT / name)]
+    found = [folder_store.read(folder) for folder in folder_store.find(ROOT / name)]
     return sorted(found, key=lambda recorded: int(recorded.header["id"]))
 
 
@@ -44,7 +44,7 @@ def test_the_layout_is_the_classic_one() -> None:
     assert held["name"] == "torch.Tensor.sort" and isinstance(held["args"], tuple)
     assert held["identifier"] == "/".join(folder.parts[-2:])
     assert held["args"][0]["__op_tools__"] == "return_type"
-    back = folder_store.load(folder).output
+    back = folder_store.read(folder).output
     assert type(back) is torch.return_types.sort
     assert torch.equal(back.values, made.detach().cpu())
 
@@ -182,7 +182,7 @@ def test_a_file_that_could_run_code_does_not(tmp_path: Path) -> None:
 
     torch.save({"name": "x", "args": (Bad(),), "kwargs": {}}, tmp_path / "input.pth")
     with pytest.raises(Exception, match="Weights only"):
-        folder_store.load(tmp_path)
+        folder_store.read(tmp_path)
     assert not (tmp_path / "ran").exists()
 
 
