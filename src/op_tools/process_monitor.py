@@ -13,8 +13,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from deeplink import settings
 from deeplink.console import Output
@@ -26,8 +26,7 @@ COLUMNS = ("runningtime(Seconds)", "time_str", "time(Seconds)", "cpu_percent(%)"
 DEVICE_COLUMNS = ("device_memusage(MB)", "device_cards")
 
 
-@dataclass(frozen=True)
-class Usage:
+class Usage(NamedTuple):
     """CPU seconds of a process since its start, and the bytes of memory it uses."""
 
     cpu: float
@@ -73,8 +72,7 @@ def find(pid: int) -> Process:
     return process
 
 
-@dataclass(frozen=True)
-class Devices:
+class Devices(NamedTuple):
     """The used memory of the chosen vendor's devices, by all processes."""
 
     vendor: str = ""

@@ -59,8 +59,6 @@ def stop(quiet: bool = False) -> None:
         if not isinstance(tool, Tool):
             tool.stop(quiet)
             continue
-        if tool._active is not None:
-            tool.so_far()  # counts the calls that the native sink has received
         if quiet and tool._active is not None and not tool.started.applied:
             engine.stop(tool)
             tool._active = None

@@ -10,6 +10,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -46,22 +47,21 @@ class _Local(threading.local):
 local = _Local()
 
 
+@dataclass(slots=True)
 class Plan:
     """The tools that want an operator, outermost first, all of them and by device."""
 
-    __slots__ = ("_on", "announces", "level", "name", "native", "places", "skips", "tools")
+    level: Level
+    name: str
+    tools: tuple[Tool, ...]
+    native: bool = False  # the call is seen before autograd makes its node
+    skips: tuple[Tool, ...] = ()  # tools whose lists leave the operator out, to announce
+    announces: bool = field(default_factory=terminal.verbose)
+    places: bool = field(init=False)  # the operator may name a device
+    _on: dict[_Device, tuple[Tool, ...]] = field(default_factory=dict)
 
-    def __init__(
-        self, level: Level, name: str, tools: tuple[Tool, ...], native: bool = False
-    ) -> None:
-        self.level = level
-        self.name = name
-        self.tools = tools
-        self.native = native  # the call is seen before autograd makes its node
-        self.places = op_names.last(name) in op_names.PLACING
-        self._on: dict[_Device, tuple[Tool, ...]] = {}
-        self.announces = terminal.verbose()
-        self.skips: tuple[Tool, ...] = ()  # tools whose lists leave the operator out, to announce
+    def __post_init__(self) -> None:
+        self.places = op_names.last(self.name) in op_names.PLACING
 
     def on(self, device: _Device) -> tuple[Tool, ...]:
         """The tools that work on a device."""

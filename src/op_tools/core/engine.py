@@ -138,15 +138,11 @@ def _plan(
     level: Level, name: str, at: list[Tool], native: bool = False, leaves_out: bool = False
 ) -> Plan | None:
     """The plan of an operator; `leaves_out`: no tool works on it, whatever its lists."""
-    wanted = tuple([tool for tool in at if tool.wants(name)]) if not leaves_out else ()
+    tools = tuple([tool for tool in at if tool.wants(name)]) if not leaves_out else ()
     skips: tuple[Tool, ...] = ()
     if terminal.verbose():
-        skips = tuple([tool for tool in at if tool.announces_skips and tool not in wanted])
-    if not wanted and not skips:
-        return None
-    plan = Plan(level, name, wanted, native)
-    plan.skips = skips
-    return plan
+        skips = tuple([tool for tool in at if tool.announces_skips and tool not in tools])
+    return Plan(level, name, tools, native, skips) if tools or skips else None
 
 
 def _has_lists(tool: Tool) -> bool:
@@ -279,6 +275,9 @@ def _after_backward(added: bool | None) -> None:
     with unseen():
         try:
             gradients.finish()
+            native = native_library.loaded()
+            if native is not None:
+                native.finish_gradients()
         except Exception as error:  # a tool must not end the program
             tool_errors.add("op_tools", "backward", error)
 
@@ -297,8 +296,8 @@ def _module_call(module: torch.nn.Module, path: str, plain: Callable[..., Any]) 
     with _lock:
         if kind not in _modules:
             at = [tool for tool in reversed(_tools) if tool.level == "module"]
-            wanted = tuple(tool for tool in at if tool.wants(name))
-            _modules[kind] = Plan("module", name, wanted) if wanted else None
+            tools = tuple(tool for tool in at if tool.wants(name))
+            _modules[kind] = Plan("module", name, tools) if tools else None
         plan = _modules[kind]
     if plan is None:
         return NotImplemented

@@ -24,8 +24,7 @@ class Open(Protocol):
         """Stop in a forked child, without waiting and without writing."""
 
 
-_open: list[Open] = []
-_last: list[Open] = []  # closed after those of `_open`, which use them
+_open: list[tuple[bool, Open]] = []  # whether to close it last, and the object
 
 
 def register(each: Open, last: bool = False) -> None:
@@ -33,27 +32,24 @@ def register(each: Open, last: bool = False) -> None:
 
     `last`: after all objects without `last`: a thread works until its tool stops it.
     """
-    (_last if last else _open).append(each)
+    _open.append((last, each))
 
 
 def unregister(each: Open) -> None:
     """Leave out an object that is closed."""
-    for group in (_open, _last):
-        if each in group:
-            group.remove(each)
+    _open[:] = [entry for entry in _open if entry[1] is not each]
 
 
 def _close() -> None:
-    with ExitStack() as stack:  # closes all of them, also after an error
-        for each in (*_last, *_open):
+    with ExitStack() as stack:  # closes all of them, also after an error; the last one first
+        for _, each in sorted(_open, key=lambda entry: not entry[0]):
             stack.callback(each.close)
 
 
 def _after_fork() -> None:
-    inherited = [*_last, *_open]
+    inherited = _open.copy()
     _open.clear()
-    _last.clear()
-    for each in inherited:
+    for _, each in inherited:
         each.after_fork()
 
 

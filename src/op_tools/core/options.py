@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from deeplink import settings
 from deeplink.errors import SettingError, nearest
@@ -46,23 +46,24 @@ def options_for(
 
     `config` names a file that is read instead of the settings file.
     """
-    source = _Source(key.lower(), file.read(Path(config)) if config else None)
+    section, source = key.lower(), file.read(Path(config)) if config else None
     listed, disabled = settings.op_lists(key)
-    wanted = _first(_words(ops), listed.get(source=source.file))
-    left_out = _first(_words(disable), disabled.get(source=source.file))
-    chosen = _first(level, source.value(settings.OP_TOOLS_LEVEL), "")
-    if chosen not in ("module", "function"):  # the names of these levels are not those of torch
-        spelling.check(listed.name, wanted)
-        spelling.check(disabled.name, left_out)
-        if chosen == "aten":
-            wanted = spelling.kernels(listed.name, wanted)
+    names = _words(ops, listed.get(source=source))
+    excluded = _words(disable, disabled.get(source=source))
+    if level is None and settings.OP_TOOLS_LEVEL.is_set(section, source):
+        level = cast("Level", settings.OP_TOOLS_LEVEL.get(section, source))
+    if level not in ("module", "function"):  # the names of these levels are not those of torch
+        spelling.check(listed.name, names)
+        spelling.check(disabled.name, excluded)
+        if level == "aten":
+            names = spelling.kernels(listed.name, names)
     return Options(
-        ops=wanted,
-        disable=left_out,
-        level=chosen or spelling.level_of(key, wanted),
-        devices=_first(_words(devices), source.value(settings.OP_TOOLS_DEVICES), ()),
-        select=select if select is not None else _selection(source, key),
-        more={**source.own_options(), **(more or {})},
+        ops=names,
+        disable=excluded,
+        level=level or spelling.level_of(key, names),
+        devices=_words(devices, settings.OP_TOOLS_DEVICES.get(section, source)),
+        select=select if select is not None else _selection(section, source),
+        more={**_options_in_file(section, source), **(more or {})},
     )
 
 
@@ -94,66 +95,52 @@ def own_options(
     return values
 
 
-@dataclass(frozen=True)
-class _Source:
-    """The values of the environment and of a file for a tool; `file` None: the settings file."""
-
-    section: str  # of the tool in the settings file
-    file: File | None
-
-    def value(self, setting: settings.Setting[Any]) -> Any:
-        """The value of a setting; None where it is not set."""
-        if not setting.is_set(self.section, self.file):
-            return None
-        return setting.get(self.section, self.file)
-
-    def own_options(self) -> dict[str, Any]:
-        """The options that only this tool has, by their keys: those without a setting, and those of
-        the file of `config`.
-        """
-        start = f"{self.section}."
-        values = (self.file or file.current()).values
-        options = {
-            key.removeprefix(start): values[key]
-            for key in ONLY_IN_FILE
-            if key.startswith(start) and key in values
-        }
-        if self.file is None:  # a setting of the tool is read where it is used
-            return options
-        for name, key in KEYS.items():
-            word = key.removeprefix(start)
-            if key not in values or word == key or word in ("ops", "disable", "first"):
-                continue
-            if word.startswith("tolerance."):
-                raise SettingError(
-                    _("{path}: {key} is not read from the file of config=.").format(
-                        path=self.file.path, key=key
-                    ),
-                    _("put it into deeplink.toml, or into the file of DEEPLINK_CONFIG."),
-                )
-            options[word] = getattr(settings, name).get(source=self.file)
+def _options_in_file(section: str, source: File | None) -> dict[str, Any]:
+    """The options that only one tool has, by their keys: those without a setting, and those of the
+    file of `config`.
+    """
+    start = f"{section}."
+    values = (source or file.current()).values
+    options = {
+        key.removeprefix(start): values[key]
+        for key in ONLY_IN_FILE
+        if key.startswith(start) and key in values
+    }
+    if source is None:  # a setting of the tool is read where it is used
         return options
+    for name, key in KEYS.items():
+        word = key.removeprefix(start)
+        if key not in values or word == key or word in ("ops", "disable", "first"):
+            continue
+        if word.startswith("tolerance."):
+            raise SettingError(
+                _("{path}: {key} is not read from the file of config=.").format(
+                    path=source.path, key=key
+                ),
+                _("put it into deeplink.toml, or into the file of DEEPLINK_CONFIG."),
+            )
+        options[word] = getattr(settings, name).get(source=source)
+    return options
 
 
-def _selection(source: _Source, key: str) -> Selection:
-    first = source.value(settings.OP_TOOLS_FIRST)
-    if key == "CAPTURE" and settings.OP_TOOLS_FIRST.origin() != "environment":
-        first = _first(source.value(settings.OP_CAPTURE_FIRST), first, 0)
+def _selection(section: str, source: File | None) -> Selection:
+    def value(setting: settings.Setting[Any]) -> Any:
+        return setting.get(section, source)
+
+    first = settings.OP_TOOLS_FIRST
+    own = settings.OP_CAPTURE_FIRST
+    if section == "capture" and first.origin() != "environment" and own.is_set(section, source):
+        first = own
     return Selection(
-        steps=Steps.parse(_first(source.value(settings.OP_TOOLS_STEPS), "")),
-        ranks=_first(source.value(settings.OP_TOOLS_RANKS), ()),
-        modules=_first(source.value(settings.OP_TOOLS_MODULES), ()),
-        sites=_first(source.value(settings.OP_TOOLS_SITES), ()),
-        first=_first(first, 0),
-        every=_first(source.value(settings.OP_TOOLS_EVERY), 1),
+        steps=Steps.parse(value(settings.OP_TOOLS_STEPS)),
+        ranks=value(settings.OP_TOOLS_RANKS),
+        modules=value(settings.OP_TOOLS_MODULES),
+        sites=value(settings.OP_TOOLS_SITES),
+        first=value(first),
+        every=value(settings.OP_TOOLS_EVERY),
     )
 
 
-def _first(*values: Any) -> Any:
-    return next(value for value in values if value is not None)
-
-
-def _words(value: Sequence[str] | str | None) -> tuple[str, ...] | None:
-    if value is None:
-        return None
+def _words(value: Sequence[str] | str | None, default: Sequence[str]) -> tuple[str, ...]:
+    value = default if value is None else value
     return tuple(settings.split_list(value) if isinstance(value, str) else value)

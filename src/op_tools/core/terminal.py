@@ -149,17 +149,11 @@ def show_call(header: str, call: Call | str, rows: Iterable[Sequence[object]], *
     """Print a call as the classic tools do: a header, the line of the program that made the call
     (or `call` itself, a text), and the tables, between three empty lines.
     """
-    where = call if isinstance(call, str) else call.where
-    first = [header] if header else []
-    lines = ["", "", "", *first, where, *_stack(), call_table(rows), *more, "", "", ""]
-    say("\n".join(lines))
-
-
-def _stack() -> list[str]:
-    """The stack of the call, with OP_TOOLS_PRINT_STACK."""
-    if not settings.OP_TOOLS_PRINT_STACK.get():
-        return []
-    return [line.rstrip() for line in traceback.format_stack()[:-3]]
+    lines = ["", "", "", *([header] if header else [])]
+    lines.append(call if isinstance(call, str) else call.where)
+    if settings.OP_TOOLS_PRINT_STACK.get():
+        lines += [line.rstrip() for line in traceback.format_stack()[:-2]]
+    say("\n".join([*lines, call_table(rows), *more, "", "", ""]))
 
 
 PERIOD = 10.0  # seconds between two lines of progress, at least

@@ -168,16 +168,16 @@ def push_function_mode(mode: TorchFunctionMode) -> bool:
     return True
 
 
-def set_function_mode(mode: TorchFunctionMode, wanted: bool) -> None:
+def set_function_mode(mode: TorchFunctionMode, on: bool) -> None:
     """Push the mode on the thread's stack if it is missing, or remove it."""
     depth = _len_torch_function_stack()
-    if not wanted and depth and _get_function_stack_at(depth - 1) is mode:
+    if not on and depth and _get_function_stack_at(depth - 1) is mode:
         _pop_torch_function_stack()
         return
     stack = _function_stack()
-    if wanted and mode not in stack:
+    if on and mode not in stack:
         _push_on_torch_function_stack(mode)
-    elif not wanted and mode in stack:
+    elif not on and mode in stack:
         above = []
         while (top := _pop_torch_function_stack()) is not mode:
             above.append(top)
@@ -200,12 +200,12 @@ def default_device(func: Callable[..., Any]) -> torch.device | None:
     return None
 
 
-def set_dispatch_mode(mode: TorchDispatchMode, wanted: bool) -> None:
+def set_dispatch_mode(mode: TorchDispatchMode, on: bool) -> None:
     """Push the mode on the stack of dispatch modes if it is missing, or remove it."""
     stack = _python_dispatch._get_current_dispatch_mode_stack()
-    if wanted and mode not in stack:
+    if on and mode not in stack:
         mode.__enter__()
-    elif not wanted and mode in stack:
+    elif not on and mode in stack:
         above = []
         while (top := _python_dispatch._get_current_dispatch_mode()) is not mode:
             assert top is not None  # `mode` is below

@@ -46,7 +46,7 @@ class NativeTimer:
             _properties,
             lambda *call: weak._kind(*call),
             flush,
-            _problem,
+            lambda what: tool_errors.add("OpTimeMeasure", "its native part", RuntimeError(what)),
         )
         headers = call_headers(works_on, lambda code, line: weak._site(code, line), str)
         self.native = NativeSink(self._sink, headers, None)
@@ -114,7 +114,3 @@ def _properties(name: str) -> tuple[bool, bool]:
 
 def _line(*texts: str) -> str:
     return line_of(texts).removesuffix("\r\n")
-
-
-def _problem(what: str) -> None:
-    tool_errors.add("OpTimeMeasure", "its native part", RuntimeError(what))

@@ -21,24 +21,8 @@ _GATHER = frozenset(
 _FREE = op_names.VIEWS | op_names.UNINITIALISED
 
 
-def _linear(x: Tensor, weight: Tensor, *_: Any, **__: Any) -> float:
-    return 2.0 * x.numel() * (weight.shape[0] if weight.dim() > 1 else 1)
-
-
 def _matmul(a: Tensor, b: Tensor, *_: Any, out: Tensor, **__: Any) -> float:
     return 2.0 * out.numel() * a.shape[-1]
-
-
-def _addmm(_add: Tensor, a: Tensor, b: Tensor, *_: Any, out: Tensor, **__: Any) -> float:
-    return _matmul(a, b, out=out)
-
-
-def _convolution(x: Tensor, weight: Tensor, *_: Any, out: Tensor, **__: Any) -> float:
-    return 2.0 * out.numel() * prod(weight.shape[1:])
-
-
-def _transposed(x: Tensor, weight: Tensor, *_: Any, **__: Any) -> float:
-    return 2.0 * x.numel() * prod(weight.shape[1:])
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> float:
@@ -49,12 +33,25 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> float:
 # By the word of an operator at the api level: the formula, the operands whose gradients are
 # products, and the cost of each of these gradients relative to the call.
 _FORMULAS: dict[str, tuple[Formula, tuple[int, ...], float]] = {
-    "linear": (_linear, (0, 1), 1.0),
+    "linear": (
+        lambda x, weight, *_, **__: 2.0 * x.numel() * (weight.shape[0] if weight.dim() > 1 else 1),
+        (0, 1),
+        1.0,
+    ),
     **dict.fromkeys("matmul mm bmm mv dot __matmul__".split(), (_matmul, (0, 1), 1.0)),
-    **dict.fromkeys("addmm addmm_ baddbmm addmv".split(), (_addmm, (1, 2), 1.0)),
+    **dict.fromkeys(
+        "addmm addmm_ baddbmm addmv".split(),
+        (lambda _, a, b, *__, out, **___: _matmul(a, b, out=out), (1, 2), 1.0),
+    ),
     "__rmatmul__": (lambda b, a, *_, out, **__: _matmul(a, b, out=out), (0, 1), 1.0),
-    **dict.fromkeys("conv1d conv2d conv3d".split(), (_convolution, (0, 1), 1.0)),
-    **{f"conv_transpose{n}d": (_transposed, (0, 1), 1.0) for n in (1, 2, 3)},
+    **dict.fromkeys(
+        "conv1d conv2d conv3d".split(),
+        (lambda x, w, *_, out, **__: 2.0 * out.numel() * prod(w.shape[1:]), (0, 1), 1.0),
+    ),
+    **dict.fromkeys(
+        "conv_transpose1d conv_transpose2d conv_transpose3d".split(),
+        (lambda x, w, *_, **__: 2.0 * x.numel() * prod(w.shape[1:]), (0, 1), 1.0),
+    ),
     "scaled_dot_product_attention": (_attention, (0, 1, 2), 2.5 / 3),
 }
 

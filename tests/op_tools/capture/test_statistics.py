@@ -195,6 +195,21 @@ def test_a_line_for_each_call_and_one_for_its_gradients(tmp_path: Path) -> None:
     assert not (tmp_path / "op_tools_results" / "op_capture_results").exists()
 
 
+@pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
+def test_a_backward_pass_through_a_part_of_a_call_has_a_line(
+    native: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native:
+        monkeypatch.setattr(native_library, "helper", lambda: None)
+    a, b = (torch.ones(n, device="dipu", requires_grad=True) for n in (3, 2))
+    with OpCapture(mode="statistics", ops="torch.functional.meshgrid"):
+        grid, _ = torch.meshgrid(a, b, indexing="ij")  # two results with a node each
+        (grid * 2).sum().backward()
+        (line,) = (line for line in lines(tmp_path) if "grad_inputs" in line)
+    first, second = line["grad_inputs"]  # type: ignore[misc]
+    assert (first["max"], second) == (4.0, None)
+
+
 def test_the_hash_mode_holds_hashes_alone(tmp_path: Path) -> None:
     x = torch.ones(3, device="dipu")
     with OpCapture(mode="hash"):
