@@ -224,11 +224,11 @@ def replay(
         hint = _("name what a capture wrote, as op_tools_results/op_capture_results.")
         message = error.message if isinstance(error, DeeplinkError) else str(error)
         raise DeeplinkError(message, getattr(error, "hint", "") or hint) from None
-    terminal.say(f"ditorch.framework: {framework(plan.device)}")
+    terminal.write(f"ditorch.framework: {framework(plan.device)}")
     outcomes: list[Outcome] = []
     screen = console(stderr=True)
     for case in track(cases, "replay", console=screen, disable=not screen.is_terminal):
-        terminal.say(case.where)
+        terminal.write(case.where)
         done = sum(len(outcome.forward) for outcome in outcomes)
         outcomes.append(run_case(case, replace(plan, first=done + 1)))
     if sync_time_measure:
@@ -247,7 +247,7 @@ def _chosen(wanted: str) -> str:
     """The device for --device, checked once before any case runs."""
     name = str(target_device(wanted))
     if name != wanted:
-        terminal.say(
+        terminal.write(
             _("run_op_from_data: torch has no {wanted} here: {name} represents it").format(
                 wanted=wanted, name=name
             )
@@ -265,13 +265,13 @@ def _export(path: Path, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> N
         except Exception as error:  # a file may be damaged in any way
             problems.append(f"{outcome.where}: {error}")
             continue
-        terminal.say(
+        terminal.write(
             _("{path} and {name} written: {where}").format(
                 path=path, name=data.name, where=outcome.where
             )
         )
         return
-    terminal.say(
+    terminal.write(
         _("--export {path}: no case can be a script. {problems}").format(
             path=path, problems=problems[0]
         )

@@ -137,11 +137,11 @@ class Run:
             )
             if self._every_call:
                 line += _(": about {count} steps more").format(count=max(0, most - used) // used)
-        terminal.say(f"{line}.")
+        terminal.write(f"{line}.")
 
     def _keep_to_limit(self, call: Call) -> None:
         if self.mode == "tensors":
-            need = sum(map(held_bytes, call.given))
+            need = sum(map(held_bytes, call.inputs))
             if not self._allows(2 * need + 8192, TENSORS_SHARE):
                 assert self.store is not None
                 self.store.drain()  # equal contents in the queue are counted twice
@@ -150,7 +150,7 @@ class Run:
                 self.limits.append(
                     _("after {calls} calls only statistics were written").format(calls=self.calls)
                 )
-                terminal.say(
+                terminal.write(
                     _(
                         "OpCapture: no more tensors after {calls} calls, for they reach the limit "
                         "of {size}. Hint: OP_TOOLS_DISK_BUDGET sets another one."

@@ -79,7 +79,7 @@ class OpCapture(Observer):
         run = self._run
         if run.mode_of(call) == "nothing":
             return None
-        tensors, writer = call.given, run.writer
+        tensors, writer = call.inputs, run.writer
         before = marks(call, tensors)
         edges, rows = None, []
         if call.level != "aten" and any(tensor.requires_grad for tensor in tensors):
@@ -133,7 +133,7 @@ def _show(call: Call, state: _State, result: Any) -> None:
     stamp = header["time"] if isinstance(header, dict) else output_paths.stamp()
     title = f"{call.name}    forward_id:{call.id}/{stamp}    {call.where}"
     rows = state.rows + terminal.tensor_rows(f"{call.name} outputs", result)
-    terminal.say(
+    terminal.write(
         "\n".join([title, terminal.call_table(rows, terminal.TENSOR_COLUMNS), "", "", "", ""])
     )
 
@@ -144,7 +144,7 @@ def _show_gradients(header: Header, gradients: Gradients) -> None:
     rows = _gradient_rows(f"{name} grad_output", gradients.outputs)
     rows += _gradient_rows(f"{name} grad_inputs", gradients.inputs)
     table = terminal.grid(terminal.TENSOR_COLUMNS[:-1], rows)
-    terminal.say("\n".join([f"{name} forward_id:{header['id']}", table, "", "", "", ""]))
+    terminal.write("\n".join([f"{name} forward_id:{header['id']}", table, "", "", "", ""]))
 
 
 def _gradient_rows(label: str, gradients: list[Any]) -> Rows:

@@ -67,27 +67,31 @@ class Call:
     site: Site | None = None
     sequence: int = field(default=0, repr=False)  # autograd's count before the call
     device: torch.device | None = None
-    _given: list[Tensor] | None = field(default=None, init=False, repr=False)
+    _inputs: list[Tensor] | None = field(default=None, init=False, repr=False)
     # Makes the call on other arguments, through the tools inside of the one that substitutes it.
     _inside: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = field(
         default=None, init=False, repr=False
     )
 
     @property
-    def given(self) -> list[Tensor]:
+    def inputs(self) -> list[Tensor]:
         """The tensors among the arguments, in order; a cached list, which must not be changed."""
-        if self._given is None:
-            self._given = tensor_list(self.args, self.kwargs)
-        return self._given
+        if self._inputs is None:
+            self._inputs = tensor_list(self.args, self.kwargs)
+        return self._inputs
 
-    def given_others(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    given = inputs
+
+    def with_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """A copy of the record with other arguments."""
         return replace(self, args=args, kwargs=kwargs)
+
+    given_others = with_arguments
 
     def through(self, inside: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Call:
         """A copy of the record whose `run` and `run_on` call `inside` instead of the operator."""
         copy = replace(self)
-        copy._given, copy._inside = self._given, inside
+        copy._inputs, copy._inside = self._inputs, inside
         return copy
 
     def run(self) -> Any:

@@ -230,7 +230,7 @@ def _inside(
 
     The tools inside were selected for the program's call, and work on the changed call, too.
     """
-    changed = call.given_others(args, kwargs)
+    changed = call.with_arguments(args, kwargs)
     changed.device = device_of(args, kwargs) or call.device
     busy, substituting = local.busy, local.substituting
     local.busy, local.substituting = False, (*substituting, tool)
@@ -259,7 +259,7 @@ def guarded(tool: Tool, call: Call, action: Callable[..., Any], *args: Any) -> A
 
 def guard(tool: Tool, call: Call) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """A wrapper for the hooks of a tool in the backward pass; it holds no tensor of the call."""
-    call = call.given_others((), {})  # the graph of an argument may hold the wrapper: a cycle
+    call = call.with_arguments((), {})  # the graph of an argument may hold the wrapper: a cycle
 
     def wrapped(action: Callable[..., Any]) -> Callable[..., None]:
         def hook(*args: Any) -> None:

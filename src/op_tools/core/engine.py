@@ -122,11 +122,10 @@ def decide(level: Level, func: Callable[..., Any]) -> _Caller | None:
         plan = None
         # the aten level has seen a kernel that a dispatch mode calls through the function mode
         twice = level == "api" and isinstance(func, OpOverload) and _has_level("aten")
-        at = [tool for tool in reversed(_tools) if tool.level == level and _by_mode(tool)]
         if op_names.is_operator(name) and not twice:
-            plan = _plan(level, name, at)
+            plan = _plan(level, name)
         elif name and not twice and terminal.verbose():
-            plan = _plan(level, name, [tool for tool in at if _has_lists(tool)], leaves_out=True)
+            plan = _plan(level, name, leaves_out=True)
         caller: _Caller | None = None if plan is None else partial(run, plan)
         if plan is not None and level == "api" and len(plan.tools) == 1:
             caller = plan.tools[0].direct(plan) or caller
@@ -134,15 +133,17 @@ def decide(level: Level, func: Callable[..., Any]) -> _Caller | None:
     return caller
 
 
-def _plan(
-    level: Level, name: str, at: list[Tool], native: bool = False, leaves_out: bool = False
-) -> Plan | None:
-    """The plan of an operator; `leaves_out`: no tool works on it, whatever its lists."""
-    tools = tuple([tool for tool in at if tool.wants(name)]) if not leaves_out else ()
+def _plan(level: Level, name: str, observed: bool = False, leaves_out: bool = False) -> Plan | None:
+    """The plan of an operator. `observed`: of a kernel, by torch's observers. `leaves_out`: no tool
+    works on it, whatever its lists.
+    """
+    at = [t for t in reversed(_tools) if t.level == level and _is_observed(t) == observed]
+    tools = () if leaves_out else tuple([tool for tool in at if tool.wants(name)])
     skips: tuple[Tool, ...] = ()
     if terminal.verbose():
-        skips = tuple([tool for tool in at if tool.announces_skips and tool not in tools])
-    return Plan(level, name, tools, native, skips) if tools or skips else None
+        named = [tool for tool in at if not leaves_out or _has_lists(tool)]
+        skips = tuple([t for t in named if t.announces_skips and t not in tools])
+    return Plan(level, name, tools, observed, skips) if tools or skips else None
 
 
 def _has_lists(tool: Tool) -> bool:
@@ -152,8 +153,9 @@ def _has_lists(tool: Tool) -> bool:
     return (options.ops, options.disable) != (ops, disable)
 
 
-def _by_mode(tool: Tool) -> bool:
-    return tool.level != "aten" or not _native or not tool.only_looks
+def _is_observed(tool: Tool) -> bool:
+    """Whether torch's observers report kernels to a tool, instead of the dispatch mode."""
+    return tool.level == "aten" and _native and tool.only_looks
 
 
 # Callbacks of the native observer of kernels, see native_library.py.
@@ -162,8 +164,7 @@ def _by_mode(tool: Tool) -> bool:
 def _decide_kernel(name: str) -> Any:
     func = native_library.function_of(name)
     with _lock:
-        at = [tool for tool in reversed(_tools) if tool.level == "aten" and not _by_mode(tool)]
-        plan = _plan("aten", op_names.name_of(func), at, native=True)
+        plan = _plan("aten", op_names.name_of(func), observed=True)
         _kernels[func] = plan
     if plan is None:
         return None
@@ -247,7 +248,7 @@ def _has_level(level: Level) -> bool:
 def _set_modes(levels: set[Level]) -> None:
     """Set the modes of the current thread that the active tools need."""
     torch_patches.set_function_mode(_function_mode, "api" in levels)
-    by_mode = any(tool.level == "aten" and _by_mode(tool) for tool in _tools)
+    by_mode = any(tool.level == "aten" and not _is_observed(tool) for tool in _tools)
     torch_patches.set_dispatch_mode(_dispatch_mode, by_mode)
 
 

@@ -60,14 +60,14 @@ def arguments(call: Call) -> Arguments:
         return Arguments(0, {}, {})
     leaves: dict[int, int] = {}
     edges: dict[tuple[Node, int], int] = {}
-    for at, tensor in enumerate(call.given):
+    for at, tensor in enumerate(call.inputs):
         if tensor.requires_grad:
             node = tensor.grad_fn
             if node is None:
                 leaves.setdefault(id(tensor), at)
             else:
                 edges.setdefault((node, tensor.output_nr), at)
-    return Arguments(len(call.given), leaves, edges)
+    return Arguments(len(call.inputs), leaves, edges)
 
 
 @dataclass

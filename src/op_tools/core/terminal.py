@@ -42,16 +42,19 @@ def verbose() -> bool:
     return settings.OP_TOOLS_VERBOSE.get()
 
 
-def say(text: str = "") -> None:
+def write(text: str = "") -> None:
     """Print a line; lines of several threads do not mix."""
     with _lock:
         Output().write(text + "\n")
 
 
+say = write
+
+
 def announce(tool: Tool, name: str, applied: bool) -> None:
     """Print `apply OpCaptureHook on torch.add` for a call, if calls are shown."""
     if verbose():
-        say(f"{'apply' if applied else 'skip'} {tool.hook} on {name}")
+        write(f"{'apply' if applied else 'skip'} {tool.hook} on {name}")
 
 
 def resolved(tool: Tool, options: Options) -> None:
@@ -63,7 +66,7 @@ def resolved(tool: Tool, options: Options) -> None:
 def saved(path: object) -> None:
     """Print `… saved`, if calls are shown."""
     if verbose():
-        say(f"{path} saved")
+        write(f"{path} saved")
 
 
 # The classic tables.
@@ -88,7 +91,7 @@ def show_file(path: Path, columns: int | None = None) -> None:
         return
     with path.open(newline="", encoding="utf-8") as file:
         rows = [row[:columns] for row in csv.reader(file)]
-    say(grid(rows[0], rows[1:]))
+    write(grid(rows[0], rows[1:]))
 
 
 def tensor_rows(label: str, value: Any) -> list[tuple[object, ...]]:
@@ -153,7 +156,7 @@ def show_call(header: str, call: Call | str, rows: Iterable[Sequence[object]], *
     lines.append(call if isinstance(call, str) else call.where)
     if settings.OP_TOOLS_PRINT_STACK.get():
         lines += [line.rstrip() for line in traceback.format_stack()[:-2]]
-    say("\n".join([*lines, call_table(rows), *more, "", "", ""]))
+    write("\n".join([*lines, call_table(rows), *more, "", "", ""]))
 
 
 PERIOD = 10.0  # seconds between two lines of progress, at least

@@ -79,7 +79,7 @@ def show_case(prepared: Prepared, replayed: Replayed) -> None:
     rows += terminal.tensor_rows(f"{name} outputs", replayed.result)
     if replayed.gradients is not None:
         rows += terminal.tensor_rows(f"{name} grad_inputs", tuple(replayed.gradients))
-    terminal.say(terminal.call_table(rows))
+    terminal.write(terminal.call_table(rows))
 
 
 def framework(device: str | None) -> str:
@@ -99,7 +99,7 @@ def show_time(
     recorded, name = prepared.recorded, prepared.recorded.name
     times = console.grid(name, number, f"{side}_elasped", took)
     if not terminal.verbose():
-        terminal.say(times + "\n\n")
+        terminal.write(times + "\n\n")
     elif side == "forward":
         rows = terminal.argument_rows(f"{name} inputs", prepared.args, prepared.kwargs)
         rows += terminal.tensor_rows(f"{name} outputs", result)
@@ -108,7 +108,7 @@ def show_time(
         seeds = [g.to(prepared.device) for g in recorded.grad_outputs or [] if g is not None]
         rows = terminal.tensor_rows(f"{name} grad_outputs", (seeds,))
         rows += terminal.tensor_rows(f"{name} grad_inputs", ([g for g in result if g is not None],))
-        terminal.say("\n".join([terminal.call_table(rows), times]))
+        terminal.write("\n".join([terminal.call_table(rows), times]))
 
 
 def save_times(outcomes: Sequence[Outcome]) -> None:
@@ -121,14 +121,14 @@ def save_times(outcomes: Sequence[Outcome]) -> None:
     if all(outcome.backward == [] for outcome in outcomes):
         at = columns.index("backward_elasped")
         columns, shown = columns[:at] + columns[at + 1 :], [r[:at] + r[at + 1 :] for r in shown]
-    terminal.say(terminal.grid(columns, shown))
+    terminal.write(terminal.grid(columns, shown))
     try:
         file = console.Csv(output_paths.folder("op_time_measure_result"))
     except DeeplinkError as error:  # the times are shown already
-        terminal.say(str(error))
+        terminal.write(str(error))
         return
     file.write("".join(map(console.line_of, rows)).encode())
-    terminal.say(f"Timings written to {file.path}")
+    terminal.write(f"Timings written to {file.path}")
 
 
 def _time_rows(outcome: Outcome) -> list[tuple[object, ...]]:
@@ -157,7 +157,7 @@ def summary(outcomes: Sequence[Outcome]) -> None:
     counts = {status: sum(o.status == status for o in outcomes) for status in ORDER}
     text = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     exact = sum(o.bitwise for o in outcomes)
-    terminal.say(
+    terminal.write(
         _("run_op_from_data: {count} cases: {text}; {exact} bit by bit").format(
             count=len(outcomes), text=text, exact=exact
         )

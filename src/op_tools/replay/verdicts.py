@@ -98,7 +98,7 @@ def record_of(
     copies = Copies(host_copy)
     with torch.no_grad(), dispatch.unseen():
         result, after = copies.of(replayed.result), copies.of(prepared.inputs)
-        on_device = call.given_others(prepared.args, prepared.kwargs)
+        on_device = call.with_arguments(prepared.args, prepared.kwargs)
         rows = console.device_rows(on_device, replayed.result)
     device, where = str(prepared.device), str(recorded.header.get("site") or "")
     return RecordedCall(rerun, result, after, prepared.wants_backward, device, rows, where=where)

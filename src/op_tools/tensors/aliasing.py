@@ -19,7 +19,7 @@ def lies_in_arguments(result: Any, call: Call) -> bool:
     if isinstance(call.func, OpOverload) and call.func._schema.is_mutable:
         return False
     memory = {t.untyped_storage()._cdata for t in tensor_list(result) if t.numel()}
-    return bool(memory) and memory <= {t.untyped_storage()._cdata for t in call.given}
+    return bool(memory) and memory <= {t.untyped_storage()._cdata for t in call.inputs}
 
 
 def wait_for_host(device: torch.device, result: Any) -> None:
@@ -43,7 +43,7 @@ def guards(call: Call) -> list[tuple[Tensor, Tensor]]:
     written = mutation.declared(call)
     if len(written) != 1:  # the memory behind one of them may be another one
         return []
-    memory = _behind(next(tensor for tensor in call.given if id(tensor) in written))
+    memory = _behind(next(tensor for tensor in call.inputs if id(tensor) in written))
     return [] if memory is None else [(memory, memory.cpu())]
 
 

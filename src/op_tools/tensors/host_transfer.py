@@ -122,8 +122,8 @@ class Copies:
         self._compares = call is not None and mutation.may_write_unseen(call)
         self._overlapping: list[list[Tensor]] = []  # copies
         if call is not None and (self._declared or mutation.may_write(call)):
-            for overlap in overlaps(call.given):
-                self._add_together([call.given[place] for place in overlap.places], overlap)
+            for overlap in overlaps(call.inputs):
+                self._add_together([call.inputs[place] for place in overlap.places], overlap)
 
     def of(self, value: Any) -> Any:
         """`value` with its tensors replaced."""

@@ -98,7 +98,7 @@ def may_write_unseen(call: Call) -> bool:
     if _is_native(call.func):
         return False
     # Python code of torch, by way of operators that autograd counts, where it counts
-    return call.name.startswith("torch.distributed.") or any(t.is_inference() for t in call.given)
+    return call.name.startswith("torch.distributed.") or any(t.is_inference() for t in call.inputs)
 
 
 def written_by_schema(call: Call) -> list[Tensor]:

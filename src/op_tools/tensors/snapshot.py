@@ -139,7 +139,7 @@ def _order(stride: tuple[int, ...]) -> list[int]:
 
 
 def _same_strides(tensor: Tensor, stride: tuple[int, ...]) -> bool:
-    """Whether its elements lie where these strides say; those of single elements do not count."""
+    """Whether a tensor has these strides; strides of single elements do not count."""
     return all(
         size == 1 or own == wanted
         for size, own, wanted in zip(tensor.shape, tensor.stride(), stride, strict=True)

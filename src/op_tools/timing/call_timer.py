@@ -86,7 +86,7 @@ def follow(
     places = {argument for entering in part.inputs.values() for _, argument in entering}
     # the parameters and buffers of a module are its first arguments
     own = sum(map(len, call.args[:2])) if call.level == "module" else 0
-    row.grad_inputs = text_of([call.given[place] for place in sorted(places) if place >= own])
+    row.grad_inputs = text_of([call.inputs[place] for place in sorted(places) if place >= own])
     timed = [node for node in part.nodes if node.name() not in _VIEWS] or part.nodes
     nodes = Nodes(row, len(timed), spend)
     row.nodes = weakref.ref(nodes)

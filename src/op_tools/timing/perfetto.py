@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 _BUFFER = 4096  # pending events at most
 
 
+class _Modules(threading.local):
+    """The modules that a thread is in, and when it entered them."""
+
+    def __init__(self) -> None:
+        self.stack: list[tuple[torch.nn.Module, int]] = []
+
+
 class Trace:
     """A trace file, which is written while the program runs; a truncated file still opens."""
 
@@ -40,7 +47,7 @@ class Trace:
         self._anchors: dict[int, tuple[Mark, float]] = {}  # by clock: a mark, its time in us
         self._threads: set[int] = set()
         self._handles: list[Any] = []
-        self._local = threading.local()
+        self._modules = _Modules()
         self._lock = threading.RLock()
         self._failed = False
         self._begun = False
@@ -116,12 +123,12 @@ class Trace:
     def _enter(self, module: torch.nn.Module, args: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        self._stack().append((module, perf_counter_ns()))
+        self._modules.stack.append((module, perf_counter_ns()))
 
     def _leave(self, module: torch.nn.Module, args: Any, result: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        stack = self._stack()
+        stack = self._modules.stack
         while stack:
             entered, start = stack.pop()
             if entered is module:
@@ -132,12 +139,6 @@ class Trace:
                 about = {"class": type(module).__name__}
                 self._slice(thread % 2**31, name, start / 1e3, took, "module", about)
                 return
-
-    def _stack(self) -> list[tuple[torch.nn.Module, int]]:
-        if not hasattr(self._local, "stack"):
-            self._local.stack = []
-        stack: list[tuple[torch.nn.Module, int]] = self._local.stack
-        return stack
 
     # Times: all on the host's clock, in microseconds.
 

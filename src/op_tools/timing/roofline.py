@@ -82,4 +82,4 @@ def bytes_moved(call: Call, result: Any) -> float:
     written = sum(map(held_bytes, tensors(result)))
     if word in _GATHER:
         return float(2 * written)
-    return float(written + sum(map(held_bytes, call.given)))
+    return float(written + sum(map(held_bytes, call.inputs)))

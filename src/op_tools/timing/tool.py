@@ -270,7 +270,7 @@ class OpTimeMeasure(Observer):
             rows = _named(f"{name} grad_outputs", result.outputs)
             rows += _named(f"{name} grad_inputs", result.inputs)
             times = console.grid(name, identity, "backward_elasped", total)
-            terminal.say("\n".join([terminal.call_table(rows), times]))
+            terminal.write("\n".join([terminal.call_table(rows), times]))
 
         gradients.watch(call, edges, result, _described, show, dispatch.guard(self, call))
 

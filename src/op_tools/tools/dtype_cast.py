@@ -94,7 +94,7 @@ class OpDtypeCast(OnCopies):
             for i, (a, b) in enumerate(zip(before, after, strict=True))
             if a.dtype != b.dtype
         ]
-        terminal.say(terminal.grid(("name", "target", "action", "config"), rows))
+        terminal.write(terminal.grid(("name", "target", "action", "config"), rows))
 
     def finish(self, started: Started) -> None:
         lines = self.summary(_("in another type"))

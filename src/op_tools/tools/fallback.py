@@ -109,7 +109,7 @@ class OpFallback(OnCopies):
         """Whether the device raises because tensors of the call are on several devices."""
         if call.level not in ("api", "aten") or not _is_mixed(call):
             return False
-        key = (signature(call), *(tensor.device for tensor in call.given))
+        key = (signature(call), *(tensor.device for tensor in call.inputs))
         if key not in self._rejected:
             self._rejected[key] = False
             try:
@@ -149,7 +149,7 @@ class OpFallback(OnCopies):
         else:
             raised = torch.float32 if torch.float32 in floating else None
             if raised is not None and op_names.last(call.name) in BY_DTYPE:
-                call = call.given_others(call.args, {**call.kwargs, "dtype": raised})
+                call = call.with_arguments(call.args, {**call.kwargs, "dtype": raised})
                 raised = None
             with no_autocast(device):
                 done = run_on_host(call, raised, draws)
@@ -191,7 +191,7 @@ _ABOUT_DEVICES = re.compile(r"same device|two devices|should be the same|on cpu|
 
 def _is_mixed(call: Call) -> bool:
     """Whether a tensor with dimensions, or a generator, of a call on a device is on the CPU."""
-    if any(t.device.type == "cpu" and t.dim() for t in call.given):
+    if any(t.device.type == "cpu" and t.dim() for t in call.inputs):
         return True
     return any(g.device.type == "cpu" for g in generators_of(call))
 

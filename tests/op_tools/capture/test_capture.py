@@ -68,7 +68,7 @@ def test_a_list_is_written_whether_or_not_that_is_counted() -> None:
     lists = [torch.zeros(2)], [torch.ones(2)]  # on some devices nothing counts the write
     for name, places in (("torch._foreach_lerp_", [0]), ("torch._foreach_lerp", [])):
         call = Call(1, name, torch._foreach_lerp_, (*lists, 0.5), {})
-        assert list(written(call, call.given, marks(call, call.given))) == places
+        assert list(written(call, call.inputs, marks(call, call.inputs))) == places
 
 
 def test_running_statistics_of_batch_norm(form: str) -> None:

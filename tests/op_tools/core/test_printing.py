@@ -57,7 +57,7 @@ def test_characters_that_the_stream_lacks_are_escaped(monkeypatch: pytest.Monkey
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii", errors="strict")
     monkeypatch.setattr(sys, "stdout", stream)
-    terminal.say("y = x  # 对")
+    terminal.write("y = x  # 对")
     console().print("é", soft_wrap=True)
     assert raw.getvalue() == rb"y = x  # \u5bf9" + b"\n" + rb"\xe9" + b"\n"
 
