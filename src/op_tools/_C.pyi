@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Values in host memory. `kind` is the number of a type of values in op_tools/statistics.py.
+# Values in host memory. `kind` is the number of a type of values in op_tools/tensors/statistics.py.
 def measure(address: int, count: int, kind: int, hash_only: bool, times: int) -> list[Any]: ...
 
 STATISTICS: tuple[str, ...]  # the names in the order of `measure`, behind the hash

@@ -200,44 +200,29 @@ def show_lines(lines: Iterable[str]) -> None:
 
 def summary(tool: Tool, started: Started, lines: Iterable[str] = ()) -> None:
     """Print the results of a tool, or why it saw no call, and the errors inside it."""
-    name = type(tool).__name__
-    show_lines(lines)
-    out = console()
+    name, texts = type(tool).__name__, list(lines)
     if not started.applied:
-        out.print(
-            _("{name}: nothing was seen. {why_nothing}").format(
-                name=name, why_nothing=why_nothing(tool, started)
-            ),
-            soft_wrap=True,
+        reason = why_nothing(tool, started)
+        texts.append(
+            _("{name}: nothing was seen. {why_nothing}").format(name=name, why_nothing=reason)
         )
     unmatched = [e for e in started.ops.unmatched if e != ".*"]
     if unmatched and started.applied:
-        out.print(
-            _("{name}: never matched: {names}").format(name=name, names=", ".join(unmatched)),
-            soft_wrap=True,
-        )
+        entries = ", ".join(unmatched)
+        texts.append(_("{name}: never matched: {names}").format(name=name, names=entries))
     kernels = ", ".join(spelling.kernels_of(unmatched))
     if kernels:
-        out.print(
-            _("Hint: {kernels} names the kernel inside other operators.").format(kernels=kernels),
-            soft_wrap=True,
-        )
+        hint = _("Hint: {kernels} names the kernel inside other operators.")
+        texts.append(hint.format(kernels=kernels))
     errors = tool_errors.report(name)
-    for problem, count in errors[:ERRORS]:
+    for error, count in errors[:ERRORS]:
         times = _("once") if count == 1 else _("{count} times").format(count=count)
-        out.print(
-            _(
-                "{name}: error inside the tool, {times} on {op} (the program went on): {message}"
-            ).format(name=name, times=times, op=problem.op, message=problem.message),
-            soft_wrap=True,
-        )
+        text = _("{name}: error inside the tool, {times} on {op} (the program went on): {message}")
+        texts.append(text.format(name=name, times=times, op=error.op, message=error.message))
     if len(errors) > ERRORS:
-        out.print(
-            _("{name}: and {count} other kinds of errors").format(
-                name=name, count=len(errors) - ERRORS
-            ),
-            soft_wrap=True,
-        )
+        text = _("{name}: and {count} other kinds of errors")
+        texts.append(text.format(name=name, count=len(errors) - ERRORS))
+    show_lines(texts)
 
 
 def why_nothing(tool: Tool, started: Started) -> str:
@@ -250,24 +235,13 @@ def why_nothing(tool: Tool, started: Started) -> str:
             names=",".join(options.ops)
         )
     if started.refused:
-        reasons = joined(
-            ", ",
-            [
-                _("{count} because {text}").format(count=count, text=text)
-                for text, count in started.refused.items()
-            ],
-        )
-        return _("Calls were left out: {reasons}.").format(reasons=reasons)
+        because = _("{count} because {text}")
+        texts = [because.format(count=n, text=text) for text, n in started.refused.items()]
+        return _("Calls were left out: {reasons}.").format(reasons=joined(", ", texts))
     skipped = Counter(tool_errors.skipped()) - Counter(started.skipped)
     if skipped:
-        reasons = joined(
-            ", ",
-            [
-                _("{count} x {text}").format(count=count, text=text)
-                for text, count in skipped.items()
-            ],
-        )
-        return _("Calls that no tool can observe: {reasons}.").format(reasons=reasons)
+        texts = [_("{count} x {text}").format(count=n, text=text) for text, n in skipped.items()]
+        return _("Calls that no tool can observe: {reasons}.").format(reasons=joined(", ", texts))
     watched = ",".join(options.devices) or _("every device but the CPU")
     if not started.elsewhere:
         if started.disabled.matched:

@@ -205,7 +205,7 @@ def test_a_backward_pass_through_a_part_of_a_call_has_a_line(
     with OpCapture(mode="statistics", ops="torch.functional.meshgrid"):
         grid, _ = torch.meshgrid(a, b, indexing="ij")  # two results with a node each
         (grid * 2).sum().backward()
-        (line,) = (line for line in lines(tmp_path) if "grad_inputs" in line)
+    (line,) = (line for line in lines(tmp_path) if "grad_inputs" in line)
     first, second = line["grad_inputs"]  # type: ignore[misc]
     assert (first["max"], second) == (4.0, None)
 

@@ -152,11 +152,11 @@ def test_an_interrupted_stop_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -
         patch.setattr(worker._queue, "join", interrupted)
         with pytest.raises(KeyboardInterrupt):
             worker.close()
-    assert worker in lifecycle._last
+    assert (True, worker) in lifecycle._open
     going_on.set()
     worker.close()  # as the end of Python does
     assert not worker._threads[0].is_alive()
-    assert worker not in lifecycle._last
+    assert (True, worker) not in lifecycle._open
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
