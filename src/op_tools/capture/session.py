@@ -67,9 +67,7 @@ FORMATS: dict[str, Callable[[], Store]] = {"folders": FolderStore, "packed": Pac
 
 
 def _limit(mode: str) -> int:
-    """Bytes that this process may write; 0: no limit, the default for statistics,
-    which are small.
-    """
+    """Bytes that this process may write; 0: no limit, the default for statistics."""
     if settings.OP_TOOLS_DISK_BUDGET.is_set() or mode != "tensors":
         return settings.OP_TOOLS_DISK_BUDGET.get()
     free = output_paths.free_space() * FREE_SHARE / max(1, settings.world())

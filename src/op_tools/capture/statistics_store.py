@@ -61,9 +61,7 @@ class StatisticsStore:
         )
 
     def native(self, works_on: Callable[[torch.device], bool]) -> NativeSink | None:
-        """The native sink for calls on the devices that `works_on` accepts; None:
-        no native part.
-        """
+        """The native sink for calls on the devices that `works_on` accepts; None: there is none."""
         if self.sink is None:
             return None
         return NativeSink(self.sink, call_headers(works_on, _site, json.dumps), self)

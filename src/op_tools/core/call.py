@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of a call of an operator, the line of the program that made it,
-tensors in arguments.
-"""
+"""The record of a call: operator, arguments, and the line of the program that made it."""
 
 from __future__ import annotations
 
@@ -51,9 +49,7 @@ class Site:
 
 @dataclass(slots=True, eq=False)  # not frozen: the constructor is on the hot path
 class Call:
-    """One call of one operator. `id` is the forward_id of the classic tools, unique
-    in the process.
-    """
+    """One call of an operator. `id`: the forward_id of the classic tools, unique in the process."""
 
     id: int
     name: str
@@ -233,9 +229,7 @@ def call_site() -> Site | None:
 
 @cache
 def is_programs(file: str) -> bool:
-    """Whether a source file belongs to the program, not to torch, to this
-    distribution or Python.
-    """
+    """Whether a source file is the program's, not torch's, Python's or of this distribution."""
     return not file.startswith(("<frozen", *_INTERNAL))
 
 

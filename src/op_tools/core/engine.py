@@ -33,15 +33,7 @@ from op_tools.core import (
     torch_patches,
 )
 from op_tools.core.call import Call, Level
-from op_tools.core.dispatch import (
-    Plan,
-    after,
-    before,
-    local,
-    run,
-    selected,
-    unseen,
-)
+from op_tools.core.dispatch import Plan, after, before, local, run, selected, unseen
 
 if TYPE_CHECKING:
     from op_tools.core.tool import Tool

@@ -115,7 +115,5 @@ class Selector:
 
 
 def signature(call: Call) -> Hashable:
-    """A key for a call: equal for calls of one operator with equal shapes, types
-    and plain values.
-    """
+    """A key for a call: equal for one operator with equal shapes, types and plain values."""
     return call.name, values_signature(call.args), values_signature(call.kwargs)

@@ -37,9 +37,7 @@ class Gradients:
 
 @dataclass(slots=True, eq=False)
 class Arguments:
-    """The edges of the graph that end at the arguments, from before the call, which
-    may write them.
-    """
+    """The edges of the graph that end at the arguments, from before the call."""
 
     count: int
     leaves: dict[int, int]  # id of a leaf tensor -> its place among the arguments
@@ -80,9 +78,7 @@ class Part:
 
 
 def part(sequence: int, arguments: Arguments, result: list[Tensor]) -> Part | None:
-    """Find the nodes of a call; None when it has none. `sequence`: autograd's count before the
-    call.
-    """
+    """The nodes of a call; None: it has none. `sequence`: autograd's count before the call."""
     region = Part([], {}, {})
     stack: list[Node] = []
     for place, tensor in enumerate(result):

@@ -40,9 +40,7 @@ local = _Local()
 
 
 def path() -> str:
-    """The path of the module that this thread is in: "blocks.0.attention"; ""
-    outside of modules.
-    """
+    """The path of the thread's module, as "blocks.0.attention"; "" outside of modules."""
     stack = local.stack
     return stack[-1][1] if stack else ""
 

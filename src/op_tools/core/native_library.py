@@ -103,8 +103,8 @@ def watch(
     before: Callable[..., Any],
     after: Callable[..., None],
 ) -> bool:
-    """Start or stop the observation of kernels; returns whether the native part does it. `host`:
-    kernels of the CPU, too.
+    """Start or stop the native observation of kernels, and of the CPU's with `host`; False: no
+    native part.
     """
     global _watching
     if not on and not _watching:

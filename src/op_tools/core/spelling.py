@@ -213,9 +213,7 @@ def _is_kernel(word: str) -> bool:
 
 
 def _runs_itself(word: str) -> bool:
-    """Whether a device has a kernel for aten.WORD, which is not composed of others
-    (as linear is).
-    """
+    """Whether a device has a kernel for aten.WORD: it is not composed of others, as linear is."""
     packet = getattr(torch.ops.aten, word, None)
     if packet is None:
         return False

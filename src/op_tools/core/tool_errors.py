@@ -44,9 +44,7 @@ def problems(tool: str | None = None) -> list[ToolError]:
 
 
 def report(tool: str) -> list[tuple[ToolError, int]]:
-    """The errors of a tool that were not reported, with their counts, the most frequent first; they
-    are marked as reported.
-    """
+    """The errors of a tool since the last report, with their counts, the most frequent first."""
     so_far = problems(tool)
     with _lock:
         fresh = [(p, p.count - p.reported) for p in so_far if p.count > p.reported]

@@ -66,12 +66,7 @@ class Patches:
 _patches = Patches()
 
 
-def install(
-    on: bool,
-    before: _Before,
-    after: _After,
-    in_thread: Callable[[], None],
-) -> None:
+def install(on: bool, before: _Before, after: _After, in_thread: Callable[[], None]) -> None:
     """Install the wrappers, or restore what they replace."""
     if on and not _patches:
         plain = torch.autograd.graph._engine_run_backward

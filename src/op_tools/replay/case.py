@@ -89,9 +89,7 @@ def _archived(file: Path) -> Iterator[Case]:
 
 
 def replay(
-    case: Case | Recorded,
-    device: str | torch.device | None = None,
-    trust: Sequence[str] = (),
+    case: Case | Recorded, device: str | torch.device | None = None, trust: Sequence[str] = ()
 ) -> Replayed:
     """Replay a call. Without a device: on the captured one where this machine has it.
 

@@ -49,9 +49,7 @@ def differences(
 
 
 def _held(operator: str, got: Any, want: Any) -> list[Difference]:
-    """Compare with another run, by the tolerance set for the operator and the type, else by the
-    tolerance of the type.
-    """
+    """Compare with another run, by the tolerance of the operator and the type, or of the type."""
     rows = compare(got, want, check_dtype=False)
     results, expected = tensor_list(got), tensor_list(want)
     if not len(rows) == len(results) == len(expected):

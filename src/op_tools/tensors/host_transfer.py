@@ -223,9 +223,7 @@ class Saved:
         return saved
 
     def returned(self, results: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Call it after the call: `results` are pairs of a result and the tensor
-        that replaces it.
-        """
+        """Call it after the call with pairs of a result and the tensor that replaces it."""
         if not self._saved:
             return
         replacements = {
@@ -391,9 +389,7 @@ class Draws:
         self._generators: dict[int, tuple[torch.Generator, Tensor, torch.Generator, Tensor]] = {}
 
     def on_host(self, generator: torch.Generator) -> torch.Generator:
-        """A generator of the CPU with the numbers of a device's generator, or seeded by one of
-        them.
-        """
+        """A CPU generator with the numbers of a device's generator, or seeded by one of them."""
         if generator.device.type == "cpu":
             return generator
         if id(generator) not in self._generators:

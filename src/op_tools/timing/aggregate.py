@@ -141,9 +141,7 @@ _NAMES: dict[View, Callable[[Kind], str]] = {
 
 
 def summed(groups: Iterable[Group], by: View, nested: bool = False) -> list[Line]:
-    """Merge groups by operator, shape, module or line, the slowest first; `nested`: calls contain
-    calls.
-    """
+    """Merge groups, the slowest first. `nested`: calls contain other calls."""
     lines: dict[Hashable, Line] = {}
     for group in groups:
         name = _NAMES[by](group.kind)
@@ -197,9 +195,7 @@ def call_text(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def _brief(value: Any) -> str:
-    """The text of an argument of an optimizer, whose numbers (a learning rate, the bias correction)
-    change in each step.
-    """
+    """The text of an argument of an optimizer, whose numbers change in each step."""
     if isinstance(value, (tuple, list)) and value:
         return f"[{len(value)}: {_brief(value[0])} … {_brief(value[-1])}]"
     return "float" if isinstance(value, float) else text_of(value)

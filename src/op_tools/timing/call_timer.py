@@ -62,9 +62,7 @@ class Row:
 
 @dataclass(slots=True, weakref_slot=True)
 class Nodes:
-    """The state that the hooks of one call share. Only the hooks hold it, so it is deleted with the
-    graph.
-    """
+    """The state that the hooks of one call share. The graph alone holds it."""
 
     row: Row
     pending: int  # nodes whose backward pass is not over
@@ -73,11 +71,7 @@ class Nodes:
 
 
 def follow(
-    call: Call,
-    arguments: gradients.Arguments,
-    result: Any,
-    row: Row,
-    spend: Callable[[int], None],
+    call: Call, arguments: gradients.Arguments, result: Any, row: Row, spend: Callable[[int], None]
 ) -> None:
     """Time the backward pass of a call by hooks on its nodes."""
     part = gradients.part(call.sequence, arguments, tensor_list(result))

@@ -96,9 +96,7 @@ class NativeTimer:
         return lines
 
     def _cells(self, kind: int, places: list[int] | None) -> tuple[str, str]:
-        """The name of an operator, and the columns of shapes; `places` are the arguments that have
-        gradients.
-        """
+        """The operator, and the columns of shapes. `places`: the arguments that have gradients."""
         group, tensors, result = self._kinds[kind]
         columns = (group.kind.shape, result, "-", "-")
         if places is not None:

@@ -13,10 +13,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from deeplink import settings
 from deeplink.errors import SettingError

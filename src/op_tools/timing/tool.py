@@ -33,16 +33,7 @@ from op_tools.core.options import Options, own_options
 from op_tools.core.tool import Observer, Started
 from op_tools.core.worker import Periodic
 from op_tools.timing import call_timer, console, roofline
-from op_tools.timing.aggregate import (
-    Group,
-    Kind,
-    Line,
-    View,
-    call_text,
-    is_brief,
-    summed,
-    text_of,
-)
+from op_tools.timing.aggregate import Group, Kind, Line, View, call_text, is_brief, summed, text_of
 from op_tools.timing.call_timer import Row
 from op_tools.timing.clock import Clock, Mark, clock_for
 from op_tools.timing.native_timer import NativeTimer

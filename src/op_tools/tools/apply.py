@@ -136,9 +136,7 @@ class _Patch:
             _patches.append(self)
 
     def remove(self, tool: Tool) -> None:
-        """Remove a tool. After the last one restore the attributes, except those that other code
-        has replaced since.
-        """
+        """Remove a tool, and restore the attributes after the last one."""
         others = tuple(one for one in self.plan.tools if one is not tool)
         self.plan = Plan("function", self.plan.name, others)
         if not others:

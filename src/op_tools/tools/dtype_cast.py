@@ -42,9 +42,7 @@ class OpDtypeCast(OnCopies):
         self._casts()  # raises at the start for casts that are not allowed
 
     def _casts(self) -> dict[torch.dtype, torch.dtype]:
-        """The casts, read for each call: a program may change the setting while the
-        tool is active.
-        """
+        """The casts, read for each call: the program may change the setting meanwhile."""
         casts = self._option
         if isinstance(casts, dict):
             return {_dtype(a): _dtype(b) for a, b in casts.items()}

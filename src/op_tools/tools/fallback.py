@@ -198,9 +198,7 @@ def _is_mixed(call: Call) -> bool:
 
 @dataclass
 class Done:
-    """A call on copies of its arguments: the result, the copies and the tensors
-    saved for autograd.
-    """
+    """A call on copies of its arguments: result, copies, and tensors saved for autograd."""
 
     result: Any
     copies: Copies
@@ -213,9 +211,7 @@ class Done:
         return any(sharing(t) is not None and original_of(t) is None for t in tensors(self.result))
 
     def cast(self, dtype_of: Callable[[Tensor], torch.dtype]) -> None:
-        """Cast the results. A result that is an argument stays one if it has the
-        argument's type.
-        """
+        """Cast the results; one that is an argument and has its type stays the argument."""
         self.result = mapped(self.result, lambda leaf: self._cast(leaf, dtype_of))
 
     def _cast(self, leaf: Any, dtype_of: Callable[[Tensor], torch.dtype]) -> Any:
