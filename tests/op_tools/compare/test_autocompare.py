@@ -498,7 +498,7 @@ def test_the_reference_has_the_type_that_is_asked_for(monkeypatch: pytest.Monkey
     monkeypatch.setenv("MUL_OP_DTYPE_CAST_DICT", "torch.float16->torch.float32")
     x = on_device(3, dtype=torch.float16)
     lines: list[str] = []
-    monkeypatch.setattr("op_tools.core.terminal.say", lines.append)
+    monkeypatch.setattr("op_tools.core.terminal.write", lines.append)
     with OpAutoCompare():
         x * x
         x + x
