@@ -29,7 +29,7 @@ from op_tools.core.native_library import NativeSink, call_headers
 from op_tools.core.worker import Background
 from op_tools.tensors import statistics
 from op_tools.tensors.mutation import unreturned
-from op_tools.tensors.statistics_reference import json_of, start_of
+from op_tools.tensors.snapshot import dtype_name
 from op_tools.tensors.statistics_sink import statistics_sink
 
 
@@ -74,14 +74,16 @@ class StatisticsStore:
 
     def described(self, tensor: Tensor) -> str:
         """A tensor's statistics in JSON, measured on the host."""
-        shape = torch.Size() if tensor.is_nested else tensor.shape
+        value: dict[str, Any] = {"dtype": dtype_name(tensor.dtype), "shape": []}
+        if not tensor.is_nested:
+            value["shape"] = list(tensor.shape)
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
-            text = f'"skipped":"no statistics of a tensor of layout {tensor.layout}"'
+            value["skipped"] = f"no statistics of a tensor of layout {tensor.layout}"
         elif tensor.device.type != "cpu" and graph_capture.captures(tensor.device.type)():
-            text = '"skipped":"a graph is being captured"'
+            value["skipped"] = "a graph is being captured"
         else:
-            text = json_of(statistics.of(tensor, self._hash_only), self._hash_only)
-        return f"{start_of(tensor.dtype, shape)}{text}}}"
+            value |= statistics.of(tensor, self._hash_only).as_json(self._hash_only)
+        return _json(value)
 
     # The writer of calls, see `session.Writer`.
 
@@ -185,9 +187,18 @@ class StatisticsStore:
 
 def header_of(call: Call) -> str:
     """The start of a line: the header of a call in JSON, without the closing brace."""
-    place = json.dumps(call.site.short if call.site is not None else "")
-    start = f'{{"id":{call.id},"op":"{call.name}","direction":"{call.direction}"'
-    return f'{start},"step":{call.step},"module":{json.dumps(call.module)},"site":{place}'
+    header = {
+        "id": call.id,
+        "op": call.name,
+        "direction": call.direction,
+        "step": call.step,
+        "module": call.module,
+        "site": call.site.short if call.site is not None else "",
+    }
+    return _json(header).removesuffix("}")
+
+
+_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @lru_cache(10_000)

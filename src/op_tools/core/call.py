@@ -26,8 +26,6 @@ Level = Literal["api", "aten", "module", "function"]
 Direction = Literal["forward", "backward"]
 
 PLAIN = frozenset({Tensor, Parameter, Buffer})  # the types of tensors that tools inspect
-_SCALARS = frozenset({int, float, bool, str, type(None), torch.dtype, slice})
-_NOTHING: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,30 +162,20 @@ def held_bytes(tensor: Tensor) -> int:
         return tensor._nnz() * tensor.element_size()
 
 
-def scan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.device | None, Any]:
+def scan(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[torch.device | None, Tensor | None]:
     """The device of a call, and a tensor of an unusual type; None: there is none. Hot path."""
     device: torch.device | None = None
-    unusual: Any = None
-    for value in [*args, *kwargs.values()] if kwargs else args:
-        kind = type(value)
-        if kind in PLAIN:
-            if device is None or device.type == "cpu":
-                device = value.device
-        elif kind in _SCALARS:
-            continue
-        elif isinstance(value, (list, tuple, dict)):
-            inner = tuple(value.values()) if isinstance(value, dict) else tuple(value)
-            inner_device, inner_unusual = scan(inner, _NOTHING)
-            unusual = unusual if inner_unusual is None else inner_unusual
-            if inner_device is not None and (device is None or device.type == "cpu"):
-                device = inner_device
-        elif isinstance(value, Tensor):
-            unusual = value
-            if device is None or device.type == "cpu":
-                device = value.device
-        elif kind is torch.device and device is None:
-            device = value
-    if device is None and "device" in kwargs and isinstance(kwargs["device"], (str, int)):
+    unusual: Tensor | None = None
+    for tensor in tensor_list(args, kwargs):
+        if type(tensor) not in PLAIN:
+            unusual = tensor
+        if device is None or device.type == "cpu":
+            device = tensor.device
+    if device is None:
+        device = next((v for v in (*args, *kwargs.values()) if type(v) is torch.device), None)
+    if device is None and isinstance(kwargs.get("device"), (str, int)):
         device = torch.device(kwargs["device"])
     return device, unusual
 

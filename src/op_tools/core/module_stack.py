@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -76,14 +76,12 @@ def follow(around: Around | None, paths: bool) -> None:
 
 def _following(plain: Callable[..., Any]) -> Callable[..., Any]:
     """`nn.Module.__call__` with the module's path on the stack. Hot path."""
-    # `_paths.data` has weak references as keys; `_paths.get` is slower
-    find = _paths.data.get  # type: ignore[attr-defined]
 
     def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():  # a graph is being traced
             return plain(self, *args, **kwargs)
         stack = local.stack
-        path = find(ref(self))
+        path = _paths.get(self)
         if path is None:
             path = _new_path(self, stack)
         depth = len(stack)

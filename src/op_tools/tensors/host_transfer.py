@@ -346,12 +346,6 @@ def dense(tensor: Any) -> Any:
     return tensor
 
 
-def is_undisturbed(device: torch.device) -> bool:
-    """Whether autocast is off, and the program has no hooks on saved tensors."""
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    return not _autocast_kinds(device) and hooks is None
-
-
 def _autocast_kinds(device: torch.device) -> list[str]:
     """The kinds of devices with autocast on, of the CPU and a device."""
     kinds = ("cpu",) if device.type in ("cpu", "meta") else ("cpu", device.type)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,6 +49,16 @@ class Statistics(NamedTuple):
         """The hash in digits; empty: there is none."""
         return "" if self.hash is None else f"{self.hash:016x}"
 
+    def as_json(self, hash_only: bool) -> dict[str, Any]:
+        """The statistics for a JSON file; None for a number that is not finite."""
+        numbers: dict[str, Any] = {} if hash_only else self._asdict()
+        values = {
+            name: value if value is not None and math.isfinite(value) else None
+            for name, value in numbers.items()
+            if name != "hash"
+        }
+        return values if self.hash is None else {**values, "hash": self.hex}
+
 
 def fields_of(values: Tensor) -> Fields:
     """The fields of a contiguous host tensor."""
@@ -58,7 +68,7 @@ def fields_of(values: Tensor) -> Fields:
         finite = wide[np.isfinite(wide)]
         bounds: tuple[Any, Any] = (math.inf, -math.inf)
         if finite.size:
-            exact = finite if piece.is_floating_point() else piece  # float64 rounds an int64
+            exact = finite if piece.is_floating_point() else piece.long()  # float64 rounds
             bounds = exact.min().item(), exact.max().item()
         with np.errstate(over="ignore"):
             totals = float(finite.sum()), float(np.square(finite).sum())
@@ -87,29 +97,6 @@ def statistics_of(fields: Fields, count: int, hashed: int | None, times: int = 1
         math.sqrt(squares * times),
         nonfinite,
     )
-
-
-# Statistics in JSON, as they stand in a line.
-
-
-@lru_cache(10_000)
-def start_of(dtype: torch.dtype, shape: torch.Size) -> str:
-    """The start of the JSON of a tensor: its type and its shape."""
-    kind = str(dtype).removeprefix("torch.")
-    return f'{{"dtype":"{kind}","shape":[{",".join(map(str, shape))}],'
-
-
-def json_of(statistics: Statistics, hash_only: bool) -> str:
-    """Format statistics as JSON; without a hash where there is none."""
-    numbers = {} if hash_only else statistics._asdict()
-    texts = [
-        f'"{name}":{repr(value) if value is not None and math.isfinite(value) else "null"}'
-        for name, value in numbers.items()
-        if name != "hash"
-    ]
-    if statistics.hash is not None:
-        texts.append(f'"hash":"{statistics.hex}"')
-    return ",".join(texts)
 
 
 # The hash.
