@@ -175,7 +175,7 @@ def _explained(guilty: Guilty, found: Bisect) -> Problem:
     plain = next((run for run in found["runs"] if run["purpose"] == "as it is"), None)
     what = ""
     if plain is not None and plain["reason"]:
-        what = _("{reason}, as it is").format(reason=plain["reason"])
+        what = _("as it is: {reason}").format(reason=plain["reason"])
     first = guilty["places"][0] if guilty["places"] else None
     where = ""
     if first is not None:

@@ -280,9 +280,15 @@ def test_the_losses_of_a_bisection_share_a_chart(tmp_path: Path) -> None:
     (tmp_path / "bisect.json").write_text(json.dumps(found))
     content = readers.read(tmp_path)
     (finding,) = content.findings
-    assert finding.lines == ("pattern", "loss 0 is 9, as it is")
+    assert finding.lines == ("pattern", "as it is: loss 0 is 9")
     assert (finding.workaround, finding.next) == (found["fix"], "deeplink run repro.py")
-    assert content.about["command"] == "deeplink bisect python train.py"
+    assert content.about["command"] == "deeplink bisect train.py"
+    problem = {"problem": "aten.mm.default, output forward: far off", "where": "train.py:3 f"}
+    problem |= {"evidence": ["pattern"], "workaround": "", "next": ""}
+    name = f"op_autocompare_info_pid1_{STAMP}.problems.json"
+    (tmp_path / name).write_text(json.dumps({"aten.mm.default": problem}))
+    (finding,) = readers.read(tmp_path).findings  # one, with the evidence of the comparison
+    assert finding.lines == ("far off", "pattern", "as it is: loss 0 is 9")
     (chart,) = content.charts
     assert {series.name: series.values for series in chart.series} == {
         "on the device": [9.0, 8.0],

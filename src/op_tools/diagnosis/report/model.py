@@ -133,6 +133,7 @@ class Content:
     charts: list[Chart] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     sources: list[tuple[str, str]] = field(default_factory=list)  # file, what it is
+    explained: dict[str, int] = field(default_factory=dict)  # operators: the finding of a search
     problems: list[str] = field(default_factory=list)  # what could not be read
     notes: list[str] = field(default_factory=list)
     devices: list[str] = field(default_factory=list)  # that the run was made on, with versions

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import math
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from deeplink import identity
 from deeplink.i18n import _, recognized
 from deeplink.inspection import collective_hang
+from op_tools.core.problem import program_in
 from op_tools.diagnosis.report.model import Chart, Content, Finding, Row, Series, Table
 from op_tools.diagnosis.report.readers.tools import made_on, run_record, trace
 
@@ -55,7 +55,7 @@ def bisect(found: Found, content: Content) -> None:
     lines: list[str] = [text for each in guilty for text in each.get("evidence", ())]
     plain = next((run for run in found["runs"] if run["purpose"] == "as it is"), None)
     if guilty and plain is not None and plain["reason"]:
-        lines.append(_("{reason}, as it is").format(reason=plain["reason"]))
+        lines.append(_("as it is: {reason}").format(reason=plain["reason"]))
     places = [place for each in guilty for place in each["places"]]
     for place in places[1:6]:
         lines.append(
@@ -69,6 +69,8 @@ def bisect(found: Found, content: Content) -> None:
     where = f"module {places[0]['module']}, {places[0]['direction']}" if places else ""
     script = next((f"deeplink run {each['script']}" for each in guilty if each["script"]), "")
     workaround = found.get("fix", "")
+    for each in guilty:
+        content.explained[each["op"]] = len(content.findings)
     content.findings.append(
         Finding(
             *(level, recognized(found["verdict"]), tuple(lines), site, where),
@@ -93,7 +95,8 @@ def _made(found: Found, content: Content) -> None:
     made |= {"seconds": found.get("seconds")}
     for name in ("command", "date", "status"):  # those of its runs
         content.about.pop(name, None)
-    program = shlex.join(found.get("command") or []).replace(sys.executable, "python")
+    command = shlex.join(found.get("command") or [])
+    program = program_in(command) if ".py" in command or " -m " in command else command
     run_record({**made, "command": f"deeplink {found['kind']} {program}"}, content)
 
 

@@ -10,6 +10,7 @@ import re
 import shlex
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,11 @@ def verdicts(file: Path, content: Content) -> None:
         site = site_of(found["where"])
         where = ", ".join((part, found["where"].removeprefix(site).strip(" ,")))
         lines = tuple(map(recognized, (message, *found["evidence"])))
+        if op in content.explained:  # by a search, whose finding gets the evidence
+            known = content.findings[content.explained[op]]
+            more = tuple(line for line in lines if line not in known.lines)
+            content.findings[content.explained[op]] = replace(known, lines=(*more, *known.lines))
+            continue
         title = _("{op} is wrong").format(op=op)
         content.findings.append(
             Finding("bad", title, lines, site, where, found["workaround"], found["next"])
