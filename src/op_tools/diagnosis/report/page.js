@@ -68,6 +68,7 @@ function csvButton(name, header, rows) {
 
 // The header: the verdict, and how the run was made.
 
+const LABELS = { status: "exit code" };
 const ABOUT = ["command", "device", "vendor", "torch", "python", "deeplink", "host", "date", "duration", "status"];
 
 function provenance(data) {
@@ -76,8 +77,8 @@ function provenance(data) {
   const value = (run, name) => (!run[name] ? t("not recorded") : name === "command" ? command(run[name]) : run[name]);
   if (!names.length) return [make("p", { class: "hint" }, head.devices.join(" · ") || `${t("device")}: ${t("not recorded")}`)];
   if (head.runs.length) return [make("table", { class: "about" }, make("thead", {}, make("tr", {}, make("th", {}), runs.map((run) => make("th", { scope: "col" }, run.name)))),
-    make("tbody", {}, names.map((name) => make("tr", {}, make("th", { scope: "row" }, t(name)), runs.map((run) => make("td", {}, value(run, name)))))))];
-  return [make("dl", { class: "about" }, names.map((name) => make("div", { class: name }, make("dt", {}, t(name)), make("dd", {}, value(head.about, name)))))];
+    make("tbody", {}, names.map((name) => make("tr", {}, make("th", { scope: "row" }, t(LABELS[name] || name)), runs.map((run) => make("td", {}, value(run, name)))))))];
+  return [make("dl", { class: "about" }, names.map((name) => make("div", { class: name }, make("dt", {}, t(LABELS[name] || name)), make("dd", {}, value(head.about, name)))))];
 }
 
 function figures(data) {

@@ -5,7 +5,7 @@ let language = "en";
 const ZH = {
   "problem": "问题", "warning": "注意", "OK": "正常", "info": "信息",
   "Where": "位置", "Evidence": "证据", "Workaround": "规避办法", "Next": "下一步",
-  "command": "命令", "device": "设备", "vendor": "厂商", "host": "主机", "date": "日期", "duration": "耗时", "status": "退出码", "verdict": "结论",
+  "command": "命令", "device": "设备", "vendor": "厂商", "host": "主机", "date": "日期", "duration": "耗时", "exit code": "退出码", "status": "状态", "message": "信息", "reproduce": "复现", "check": "检查", "gap": "已知缺口", "grade": "等级", "purpose": "目的", "operators on the CPU": "移到 CPU 的算子", "outcome": "结果", "reason": "原因", "verdict": "结论",
   "not recorded": "没有记录", "copy": "复制", "copied": "已复制", "Copy the command": "复制命令",
   "calls and results": "调用与结果", "operators": "算子数", "cases": "用例数", "wrong": "错误", "not finite": "非有限值", "device time": "设备时间", "steps": "步数", "right": "正确", "skipped": "跳过",
   "Timeline": "时间线", "As it was measured.": "按实测时间排列。", "One call after the other: there was no clock.": "没有计时，按调用顺序排列。",
