@@ -420,7 +420,7 @@ def test_one_wrong_element_is_named_with_its_line(capsys: pytest.CaptureFixture[
         "output",
         "forward",
     )
-    assert "the guilty line" in failure.where
+    assert "the faulty line" in failure.where
     assert failure.verdict.wrong == 1 and failure.verdict.ratio > 1
     shown = capsys.readouterr().out
     assert "torch.Tensor.mul" in shown and "test_autocompare.py:" in shown

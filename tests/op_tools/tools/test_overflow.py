@@ -28,7 +28,7 @@ def test_the_maker_is_named_with_line_module_and_inputs() -> None:
         "forward",
         "1",
     )
-    assert "the guilty line" in alarm.where
+    assert "the faulty line" in alarm.where
     assert (alarm.inputs[0].low, alarm.inputs[0].high, alarm.outputs[0].nans) == (-1.0, 1.0, 1)
 
 
