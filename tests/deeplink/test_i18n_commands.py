@@ -1,4 +1,4 @@
-"""The same run in English and in Chinese: other words on the screen, the same files."""
+"""One run in English and in Chinese: other words on the screen, equal files."""
 
 import json
 import os

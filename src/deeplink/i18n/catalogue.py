@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The translations of messages: a .po file, read into the classes of gettext.
 
-The .po file is the one form of a catalogue: a wheel and an editable installation read it alike, no
+The .po file is the one form of a catalogue: a wheel and an editable installation read this file, no
 compiled file is built or stored.
 """
 
@@ -63,7 +63,7 @@ class Catalogue(gettext.NullTranslations):
 _PLACEHOLDER = re.compile(r"\{(\w+)(?:![rsa])?(?::[^}]*)?\}")
 _SENTENCES = re.compile(r"\. (?=[A-Z{])")
 _LETTER = re.compile("[A-Za-z]")
-LETTERS = 5  # of a message besides its placeholders, for it to be recognized
+LETTERS = 5  # of a message without its placeholders, for it to be recognized
 
 
 def _filled(text: str, words: dict[str, str]) -> str:

@@ -141,14 +141,14 @@ def check(where: str, entries: Iterable[str]) -> None:
             hint = _("'.*' means every operator.")
             if similar:
                 hint = _("did you mean {near}?").format(near=similar)
-            raise SettingError(f"{where}: {problem}.", hint)
+            raise SettingError(_("{where}: {problem}.").format(where=where, problem=problem), hint)
 
 
 def _regular(entry: str) -> Meaning:
     pattern = _compiled(entry)
     kernels = re.match(r"aten\b", entry) is not None
     lost = _is_closed(entry) and not any(map(pattern.fullmatch, _matchable()))
-    problem = f"{entry!r} matches no operator of torch" if lost else ""
+    problem = _("{entry!r} matches no operator of torch").format(entry=entry) if lost else ""
     return Meaning(entry, (), "aten" if kernels else None, pattern, problem)
 
 
@@ -202,7 +202,7 @@ def _kernel(entry: str, word: str) -> Meaning:
 
 
 def _no(entry: str) -> str:
-    return f"no operator is named {entry!r}"
+    return _("no operator is named {entry!r}").format(entry=entry)
 
 
 def _is_kernel(word: str) -> bool:
