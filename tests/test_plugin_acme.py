@@ -87,7 +87,7 @@ def test_it_is_chosen_by_the_environment(site: Path) -> None:
     assert done.stdout == "acme dipu DEEPLINK_VENDOR=acme\n", done.stderr
 
 
-def test_it_is_not_chosen_unasked(site: Path) -> None:
+def test_it_is_not_chosen_without_request(site: Path) -> None:
     done = python(site, "-c", "import deeplink; print(deeplink.choose().vendor.name)")
     assert done.stdout != "acme\n", done.stderr
 

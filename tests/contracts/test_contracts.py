@@ -90,7 +90,7 @@ def test_what_the_mapping_calls_direct_is_there_or_has_an_answer(contract: Contr
     assert unserved(contract, direct_rows()) == []
 
 
-def test_a_name_that_disappears_is_told_by_its_name() -> None:
+def test_a_name_that_disappears_is_reported_by_its_name() -> None:
     names = {"synchronize": ["device"]}
     rows = [
         {"name": "synchronize", "target": "", "fallback": "", "reason": ""},

@@ -85,7 +85,7 @@ def output_of(npu: Installation, source: str, **environment: str) -> tuple[str, 
     return "\n".join(lines), done.stderr
 
 
-def test_one_line_says_what_stands_for_cuda(npu: Installation) -> None:
+def test_one_line_names_the_device_that_represents_cuda(npu: Installation) -> None:
     _, errors = output_of(npu, "import torch, ditorch")
     lines = [line for line in errors.splitlines() if line.startswith("ditorch")]
     assert len(lines) == 1

@@ -47,7 +47,7 @@ print(*sorted(name for name in sys.modules if name.partition(".")[0] in ours))
     ("asked", "imported"),
     [({}, False), ({"DITORCH": ""}, False), ({"OP_TOOLS_RUN": "observe"}, True)],
 )
-def test_import_torch_imports_a_leaf_of_ours_unless_the_environment_asks(
+def test_import_torch_imports_a_leaf_of_ours_unless_the_environment_requests(
     asked: dict[str, str], imported: bool
 ) -> None:
     kept = {k: v for k, v in os.environ.items() if k not in ("DITORCH", "OP_TOOLS_RUN")}

@@ -46,7 +46,7 @@ def test_the_version_is_that_of_the_project_file() -> None:
 
 
 @pytest.mark.usefixtures("healthy")
-def test_doctor_shows_all_details_when_they_are_asked_for() -> None:
+def test_doctor_shows_all_details_on_request() -> None:
     code, output = run("doctor", "--all", "--no-self-test", "--vendor", "good")
     assert code == 0
     assert re.search(r"away +unavailable +away-dist +no card", output)

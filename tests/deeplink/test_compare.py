@@ -86,7 +86,7 @@ def test_tolerances_that_are_given_hold_for_whole_numbers_but_not_for_bools() ->
     assert not only(compare(torch.tensor([True]), torch.tensor([False]), atol=1)).close
 
 
-def test_nan_equals_nan_unless_told_otherwise() -> None:
+def test_nan_equals_nan_unless_set_otherwise() -> None:
     tensor = torch.tensor([1.0, math.nan])
     assert only(compare(tensor, tensor.clone())).close
     row = only(compare(tensor, tensor.clone(), equal_nan=False))
@@ -140,7 +140,7 @@ def test_a_shape_that_differs() -> None:
     assert row.message == "shape [2, 3] against [3, 2]"
 
 
-def test_a_dtype_that_differs_is_told_with_the_values() -> None:
+def test_a_dtype_that_differs_is_reported_with_the_values() -> None:
     result, expected = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 3.0], dtype=torch.float64)
     row = only(compare(result, expected))
     assert (row.kind, row.close, row.mismatched, row.max_ulp) == ("dtype", False, 1, None)

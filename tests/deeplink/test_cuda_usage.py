@@ -120,7 +120,7 @@ def test_what_the_check_does_not_cover_is_named(tmp_path: Path) -> None:
     assert "torch.nn.functional.scaled_dot_product_attention" in done.stdout
 
 
-def test_bad_input_is_told(tmp_path: Path) -> None:
+def test_bad_input_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DeeplinkError, match="no file or folder"):
         scan(tmp_path / "missing.py")
     broken = tmp_path / "broken.py"

@@ -54,7 +54,7 @@ def test_a_tolerance_is_for_its_op_by_either_name(rules: device_rules.Rules) -> 
         ("[device", "is no TOML"),
     ],
 )
-def test_a_wrong_rule_is_told(tmp_path: Path, text: str, message: str) -> None:
+def test_a_wrong_rule_is_reported(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "gaps.toml"
     path.write_text(text)
     with pytest.raises(DeeplinkError, match=message):

@@ -329,7 +329,7 @@ def test_float64_is_held_against_its_own_rounding() -> None:
     assert not judge(reference + 1e-11, reference, run_envelope=lambda: noise).passed
 
 
-def test_of_what_is_within_the_envelope_the_verdict_tells_how_much_is_left() -> None:
+def test_of_what_is_within_the_envelope_the_verdict_shows_the_used_share() -> None:
     right = torch.ones(8, dtype=torch.float64)
     for times, share in ((1, 0.25), (3, 0.75)):
         result = (right + times * 1e-6).float()
@@ -372,7 +372,7 @@ def test_spacing_is_the_distance_to_the_next_number() -> None:
         assert torch.equal(spacing(x.double(), FORMATS[dtype]), step)
 
 
-def test_dear_evidence_is_not_asked_for_when_cheap_evidence_is_enough() -> None:
+def test_expensive_evidence_is_not_computed_when_cheap_evidence_is_enough() -> None:
     def never() -> Tensor:
         raise AssertionError("asked for")
 
@@ -457,7 +457,7 @@ def test_a_result_is_only_read() -> None:
 
 
 @pytest.mark.parametrize(("times", "passed"), [(2.0, True), (5.0, False)])
-def test_before_an_accusation_that_a_few_runs_might_explain_there_are_more(
+def test_more_runs_confirm_a_finding_that_a_few_runs_might_explain(
     times: float, passed: bool
 ) -> None:
     torch.manual_seed(0)

@@ -36,7 +36,7 @@ def test_a_pattern_of_ones_own_has_a_group_for_the_number() -> None:
     assert [loss.value for loss in printed("E=4 E=2", r"E=(\d+)")] == [4.0, 2.0]
 
 
-def test_a_program_tells_its_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_reports_its_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deeplink.observe_loss(1.0)  # nobody asked
     file = tmp_path / "losses"
     monkeypatch.setenv("DEEPLINK_LOSS_FILE", str(file))

@@ -110,7 +110,7 @@ def test_a_source_replaced_by_an_older_file_is_built_anew(tree: Path) -> None:
     assert b"CHANGED" in build().read_bytes()
 
 
-def test_a_compilers_complaint_is_shown_and_the_mended_source_is_built(tree: Path) -> None:
+def test_a_compilers_complaint_is_shown_and_the_fixed_source_is_built(tree: Path) -> None:
     source = tree / SOURCE
     good = source.read_text()
     source.write_text("int answer( {")

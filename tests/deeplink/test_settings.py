@@ -155,7 +155,7 @@ def test_every_setting_is_documented_and_named_once() -> None:
     assert all(row.doc.endswith(".") and row.allowed for row in rows)
 
 
-def test_in_force_tells_where_a_value_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_force_shows_where_a_value_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIPU_DEVICE_MEMORY", "512M")
     rows = {row.name: row for row in settings.in_force()}
     memory, count = rows["DIPU_DEVICE_MEMORY"], rows["DIPU_DEVICE_COUNT"]
@@ -213,7 +213,7 @@ def test_asking_for_a_vendor_holds_inside_the_block_only(monkeypatch: pytest.Mon
         assert settings.DEEPLINK_VENDOR.get() == before
 
 
-def test_a_watched_variable_tells_of_each_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watched_variable_reports_each_change(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     settings.watch(
         settings.DIPU_DUMP_OP_ARGS, lambda: seen.append(settings.DIPU_DUMP_OP_ARGS.get())

@@ -69,7 +69,7 @@ def test_the_environment_goes_before_the_file(
     assert settings.OP_CAPTURE_LIST.get() == ()
 
 
-def test_a_variable_set_to_nothing_asks_for_the_default(
+def test_a_variable_set_to_nothing_selects_the_default(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "deeplink.toml").write_text("[reference]\ndevices = 5\n")

@@ -199,7 +199,7 @@ def test_an_unknown_name_is_answered_with_the_installed_ones(
         choose("qqqq")
 
 
-def test_an_unavailable_vendor_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_vendor_that_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, ("acme", "unavailable", "no card", True), ("cpu", "available", "", False))
     with pytest.raises(
         VendorUnavailable, match="vendor 'acme' is not available: no card; available: cpu"
@@ -207,7 +207,7 @@ def test_an_unavailable_vendor_that_is_asked_for(monkeypatch: pytest.MonkeyPatch
         choose("acme")
 
 
-def test_a_broken_vendor_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_vendor_that_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, ("acme", "broken", "ImportError: libacme", True))
     with pytest.raises(
         VendorBrokenError,

@@ -24,7 +24,7 @@ except AttributeError as error:
 """
 
 
-def test_the_converter_comes_when_it_is_asked_for() -> None:
+def test_the_converter_comes_on_request() -> None:
     command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "module 'openvino' has no attribute 'nothing'\n"

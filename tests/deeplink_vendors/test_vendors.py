@@ -148,7 +148,7 @@ def test_a_package_that_brings_no_device_is_broken(stub: Path) -> None:
     )
 
 
-def test_looking_for_a_package_that_is_absent_imports_nothing() -> None:
+def test_checking_for_a_package_that_is_absent_imports_nothing() -> None:
     assert state("ascend") == ("unavailable", "torch_npu is not installed")
     assert "torch_npu" not in sys.modules
 
@@ -192,7 +192,7 @@ def claims() -> list[str]:
     return [name for name in CUDA_BUILDS if state(name)[0] == "available"]
 
 
-def test_nobody_claims_nvidias_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_vendor_claims_nvidias_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda_build(monkeypatch, "2.13.0+cu130")
     assert claims() == []
     name_devices(monkeypatch, "NVIDIA H200")
@@ -203,7 +203,7 @@ def test_nobody_claims_nvidias_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_nobody_claims_amds_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_vendor_claims_amds_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda_build(monkeypatch, "2.13.0+rocm7.0", hip="7.0")
     name_devices(monkeypatch, "AMD Instinct MI300X")
     assert claims() == []

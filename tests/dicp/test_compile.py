@@ -156,7 +156,7 @@ def test_one_compile_serves_all_sizes(dynamic: str) -> None:
     assert len(backend.loads) == (1 if dynamic == "native" else 3)  # type: ignore[attr-defined]
 
 
-def test_a_backend_is_asked_for_fixed_sizes_and_may_refuse_some(
+def test_a_backend_is_queried_for_fixed_sizes_and_may_refuse_some(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def supports(node: fx.Node) -> str | None:
@@ -234,7 +234,7 @@ def test_an_error_of_the_compiler_is_traced_to_the_op() -> None:
     assert os.path.basename(__file__) in str(caught.value)
 
 
-def test_a_missing_compiler_is_told_before_any_work() -> None:
+def test_a_missing_compiler_is_reported_before_any_work() -> None:
     def version() -> str:
         raise MissingCompilerError("the ACME compiler is not installed", "pip install acme.")
 
@@ -242,7 +242,7 @@ def test_a_missing_compiler_is_told_before_any_work() -> None:
         run(toy.make(version=version), torch.sin, torch.ones(2))
 
 
-def test_an_unknown_backend_or_option_is_told_with_what_was_meant() -> None:
+def test_an_unknown_backend_or_option_is_reported_with_a_suggestion() -> None:
     gm = torch.fx.symbolic_trace(nn.Identity())
     with pytest.raises(NoBackendError, match="no backend 'nothinggraph'"):
         compile_fx(gm, [], "nothinggraph")

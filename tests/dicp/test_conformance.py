@@ -95,7 +95,7 @@ def test_a_toml_names_operators_models_and_types(tmp_path: Path) -> None:
         (["--cases", "nowhere.ini"], "cannot read cases from nowhere.ini"),
     ],
 )
-def test_a_misspelt_name_is_told(
+def test_a_misspelt_name_is_reported(
     arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--backend", f"{HERE}:right", *arguments]) == 2

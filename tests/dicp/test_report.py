@@ -28,7 +28,7 @@ def test_the_report_of_a_process_is_read_by_another(
     assert json.loads(capsys.readouterr().out)[-1]["taken"] == 2
 
 
-def test_no_report_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_no_report_is_reported_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(report.DeeplinkError, match="Hint: run a program"):
         report.read()
     bad = tmp_path / "bad.json"
@@ -37,7 +37,7 @@ def test_no_report_is_told_with_what_to_do(tmp_path: Path) -> None:
         report.read(bad)
 
 
-def test_the_backends_are_listed_and_a_misspelt_one_is_told(
+def test_the_backends_are_listed_and_a_misspelt_one_is_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["compile-report", "--backends"])

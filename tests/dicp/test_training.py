@@ -214,7 +214,7 @@ def test_a_graph_may_be_retained(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(x.grad, 2 * first)
 
 
-def test_cuda_graphs_or_a_wrapper_in_c_are_asked_of_inductor() -> None:
+def test_inductor_is_set_to_cuda_graphs_or_a_wrapper_in_c() -> None:
     class OnCuda(Tensor):
         @property
         def device(self) -> Any:
@@ -257,7 +257,7 @@ sums.register_autograd(
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")  # inductor's own imports
 @pytest.mark.filterwarnings("ignore:Error detected in:UserWarning")  # torch's word of the same
-def test_what_torch_cannot_trace_stays_eager_as_one_graph_and_is_told(
+def test_what_torch_cannot_trace_stays_eager_as_one_graph_and_is_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model, before = nn.Linear(8, 8), len(report.RECORDS)

@@ -18,7 +18,7 @@ def verified(backend: Any, model: Any, *args: Any) -> Any:
         return torch.compile(model, backend=backend, options={"verify": True})(*args)
 
 
-def test_a_planted_wrong_rewrite_is_cut_to_the_guilty_op(
+def test_a_planted_wrong_rewrite_is_cut_to_the_faulty_op(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     rules = tuple(

@@ -102,7 +102,7 @@ def test_an_op_may_be_called_by_its_own_name_and_tensors_by_either() -> None:
         ("text", "f.yaml:1: expected a list of entries, found scalar 'text'."),
     ],
 )  # fmt: skip
-def test_what_cannot_be_meant_is_told_with_its_line(text: str, message: str) -> None:
+def test_what_cannot_be_meant_is_reported_with_its_line(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         adaptor.parse(text, "f.yaml")
 
@@ -174,7 +174,7 @@ def test_positions_come_back_as_int64_though_no_argument_was_one() -> None:
     assert result.tolist() == [1]
 
 
-def test_a_value_that_does_not_fit_is_told() -> None:
+def test_a_value_that_does_not_fit_is_reported() -> None:
     call, seen = adapted("- add: {dtype: (int64) -> int32}")
     with pytest.raises(KernelError, match=r"the value 1099511627776 of 'other' \(int64\) does not"):
         call(torch.tensor([1]), torch.tensor([2**40]))

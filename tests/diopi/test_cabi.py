@@ -46,18 +46,18 @@ def test_a_library_has_the_kernels_that_it_has(tmp_path: Path) -> None:
     assert found.kernels["neg"](torch.tensor([1.0, -2.0])).tolist() == [-1, 2]
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(LibraryError, match=r"libno.so does not load.*\nHint: build it first"):
         cabi.load(tmp_path / "libno.so")
 
 
-def test_a_file_that_is_no_library_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_library_is_reported(tmp_path: Path) -> None:
     (tmp_path / "libbad.so").write_text("text")
     with pytest.raises(LibraryError, match=r"libbad.so does not load: "):
         cabi.load(tmp_path / "libbad.so")
 
 
-def test_a_library_without_functions_is_told(tmp_path: Path) -> None:
+def test_a_library_without_functions_is_reported(tmp_path: Path) -> None:
     path = library(tmp_path, IMPLEMENTED)
     with pytest.raises(LibraryError, match=r"has none of the \d+ functions of diopi.h"):
         cabi.load(path)
@@ -67,7 +67,7 @@ def misspelt(name: str) -> str:
     return f"DIOPI_API int {name}(void); int {name}(void) {{ return 0; }}\n"
 
 
-def test_a_misspelt_function_is_told_with_what_was_meant(tmp_path: Path) -> None:
+def test_a_misspelt_function_is_reported_with_a_suggestion(tmp_path: Path) -> None:
     path = library(tmp_path, IMPLEMENTED + NEG + misspelt("diopiSofmax") + misspelt("diopi_acme"))
     with pytest.warns(UserWarning, match=r"diopiSofmax \(did you mean diopiSoftmax\?\), diopi_ac"):
         found = cabi.load(path)
@@ -81,19 +81,19 @@ def test_a_library_with_nothing_but_a_misspelt_function_names_it(tmp_path: Path)
         cabi.load(path)
 
 
-def test_a_function_with_the_names_of_cpp_is_told(tmp_path: Path) -> None:
+def test_a_function_with_the_names_of_cpp_is_reported(tmp_path: Path) -> None:
     path = library(tmp_path, IMPLEMENTED + NEG + misspelt("_Z12diopiSoftmaxPv"))
     with pytest.warns(UserWarning, match=r'did you mean diopiSoftmax, with extern "C"\?'):
         cabi.load(path)
 
 
-def test_a_library_of_something_else_is_told(tmp_path: Path) -> None:
+def test_a_library_of_something_else_is_reported(tmp_path: Path) -> None:
     path = library(tmp_path, "int answer(void); int answer(void) { return 42; }")
     with pytest.raises(LibraryError, match=r"it exports no diopiAbiVersion.\nHint: .*IMPLEMENTATI"):
         cabi.load(path)
 
 
-def test_another_abi_is_told_with_both_numbers(tmp_path: Path) -> None:
+def test_another_abi_is_reported_with_both_numbers(tmp_path: Path) -> None:
     header = (cabi.include() / "diopi_runtime.h").read_text()
     (tmp_path / "diopi_runtime.h").write_text(header.replace("ABI_VERSION 1u", "ABI_VERSION 99u"))
     source = '#define DIOPI_IMPLEMENTATION\n#include "diopi_runtime.h"\n' + NEG.replace(
@@ -105,7 +105,7 @@ def test_another_abi_is_told_with_both_numbers(tmp_path: Path) -> None:
         cabi.load(path)
 
 
-def test_a_library_without_the_implementation_is_told_what_to_define(tmp_path: Path) -> None:
+def test_a_library_without_the_implementation_error_names_what_to_define(tmp_path: Path) -> None:
     path = library(tmp_path, "#include <diopi.h>\n" + NEG)
     with pytest.raises(LibraryError, match="#define DIOPI_IMPLEMENTATION"):
         cabi.load(path)
@@ -355,7 +355,7 @@ def test_lists_of_tensors_and_their_number(tmp_path: Path) -> None:
     assert cat([torch.ones(1), torch.zeros(1), torch.ones(1)]).tolist() == [1, 0, 1]
 
 
-def test_missing_and_unknown_arguments_are_told(tmp_path: Path) -> None:
+def test_missing_and_unknown_arguments_are_reported(tmp_path: Path) -> None:
     neg = kernels(tmp_path, NEG)["neg"]
     with pytest.raises(TypeError, match="neg lacks its argument 'input'"):
         neg()
@@ -399,7 +399,7 @@ def _live_tensors() -> list[torch.Tensor]:
     return [found for found in gc.get_objects() if issubclass(type(found), torch.Tensor)]
 
 
-def test_why_memory_was_refused_is_told(tmp_path: Path) -> None:
+def test_why_memory_was_refused_is_reported(tmp_path: Path) -> None:
     nonzero = kernels(tmp_path, NONZERO.replace("DTYPE", "99"))["nonzero"]
     with pytest.raises(KernelError, match=r"diopiInvalidArgument: ValueError: .* 99 is no dtype"):
         nonzero(torch.ones(3))
@@ -508,7 +508,7 @@ def test_a_tensor_without_memory_never_reaches_the_library(tmp_path: Path) -> No
         neg(torch.ones(2, device="meta"))
 
 
-def test_wrong_arguments_are_told_before_the_library_is_called(tmp_path: Path) -> None:
+def test_wrong_arguments_are_reported_before_the_library_is_called(tmp_path: Path) -> None:
     mul = kernels(tmp_path, SCALAR_FORMS)["mul"]
     with pytest.raises(RuntimeError, match="broadcast"):
         mul(torch.ones(2), torch.ones(3))

@@ -30,7 +30,7 @@ def test_every_generated_file_is_current() -> None:
     assert (done.returncode, done.stdout) == (0, "everything is up to date\n"), done.stdout
 
 
-def test_a_stale_file_is_named_and_mended(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_a_stale_file_is_named_and_fixed(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setattr(files, "HEADER", tmp_path / "diopi.h")
     assert main(["--check"]) == 1
     assert "out of date: diopi.h\nHint: run python -m diopi.codegen" in capsys.readouterr().out

@@ -80,7 +80,7 @@ def drawn(name: str, *args: Any, **kwargs: Any) -> Any:
     return on(name)(*args, **kwargs)
 
 
-def test_a_new_tensor_is_drawn_into() -> None:
+def test_a_new_tensor_is_filled_randomly() -> None:
     result = drawn("randn", [2000])
     assert torch.equal(result, drawn("randn", [2000]))
     assert abs(float(result.std()) - 1) < 0.1

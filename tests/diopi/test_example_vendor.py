@@ -162,7 +162,7 @@ def test_numbers_are_given_as_numbers(ops: dict[str, Resolved]) -> None:
     torch.testing.assert_close(ops["sub"](X, 3), X - 3)
 
 
-def test_gradients_that_nobody_asked_for_are_not_made(ops: dict[str, Resolved]) -> None:
+def test_gradients_that_no_one_requested_are_not_made(ops: dict[str, Resolved]) -> None:
     args = norm(X, ROW)[:-1]
     grads = ops["layer_norm_backward"](*args, [True, False, True])
     expected = torch.ops.aten.native_layer_norm_backward(*args, [True, True, True])

@@ -50,7 +50,7 @@ def test_its_groups_go_by_vendor_pattern_dtype_and_tier(shop: Subject) -> None:
     assert found("quick", Subject("cpu", "cpu")) == found("quick", Subject("a.b:c", "cpu")) == []
 
 
-def test_what_is_wrong_or_raises_is_told_and_the_rest_goes_on(shop: Subject) -> None:
+def test_what_is_wrong_or_raises_is_reported_and_the_rest_goes_on(shop: Subject) -> None:
     group = Group("shop.cut", "float32", "shop")
     results = [attempt() for _, attempt in guests.run(group, shop)]
     assert [(r.status, r.grade) for r in results] == [

@@ -107,7 +107,7 @@ def test_a_default_list_may_be_a_tuple() -> None:
     implementation.check(op, eval(f"lambda {taken}: ..."))
 
 
-def test_a_name_that_is_no_op_is_told() -> None:
+def test_a_name_that_is_no_op_is_reported() -> None:
     with pytest.raises(SignatureError, match=r"no op has this name.\nHint: did you mean 'softmax'"):
         of(sofmax=lambda input: ...)
 
@@ -133,7 +133,7 @@ def test_a_vendors_record_names_its_kernels(module: types.ModuleType) -> None:
     assert routes.keys() == all_ops().keys()
 
 
-def test_a_module_that_does_not_load_is_told_by_its_own_error() -> None:
+def test_a_module_that_does_not_load_is_reported_by_its_own_error() -> None:
     vendor = Vendor("acme", "cpu", lambda: True, kernels="no_such_module_of_acme")
     with pytest.raises(VendorBrokenError, match="kernels of vendor 'acme' do not load: no_such"):
         implementation.load(vendor)
@@ -203,7 +203,7 @@ def test_the_vendors_own_kernel_goes_before_a_decomposition() -> None:
     assert resolved["softmax"].route == "kernel"
 
 
-def test_the_cpu_is_asked_only_where_that_was_asked_for() -> None:
+def test_the_cpu_is_a_fallback_only_where_requested() -> None:
     vendor = meanings("neg")
     assert vendor.resolve()["sort"].route == "missing"
     sort = vendor.resolve(cpu_fallback=True)["sort"]
@@ -231,7 +231,7 @@ def test_limits_get_the_kernels_defaults() -> None:
     assert [call(one, one, alpha=3).item(), call(one[None], one).item()] == [4, 2]
 
 
-def test_limits_name_only_the_arguments_that_they_look_at_in_any_order() -> None:
+def test_limits_name_only_the_arguments_that_they_use_in_any_order() -> None:
     @resolve.limited(lambda dim1, input: input.dim() < 3 and dim1 == 1)
     def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
         return torch.full_like(input, 7)
@@ -241,7 +241,7 @@ def test_limits_name_only_the_arguments_that_they_look_at_in_any_order() -> None
     assert [call(given, 0, 1).item(), call(given, dim0=1, dim1=0).item()] == [7, 0]
 
 
-def test_limits_that_look_at_what_the_kernel_does_not_take_are_an_error() -> None:
+def test_limits_that_use_what_the_kernel_does_not_take_are_an_error() -> None:
     def neg(input: Tensor) -> Tensor:
         return -input
 
@@ -392,7 +392,7 @@ def test_a_derived_out_that_torch_wants_of_the_same_type_is_refused_otherwise() 
         (lambda input: None, "returned a NoneType as 'out'"),
     ],
 )  # fmt: skip
-def test_wrong_results_are_told_when_asked(kernel: Any, message: str) -> None:
+def test_wrong_results_are_reported_on_request(kernel: Any, message: str) -> None:
     neg = resolve.checked(of(neg=kernel).resolve()["neg"])
     with pytest.raises(KernelError, match=f"acme's kernel neg {message}"):
         neg(torch.ones(2))

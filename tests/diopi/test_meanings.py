@@ -275,7 +275,7 @@ def test_the_scaler_steps_like_torchs() -> None:
     assert (grads[0].tolist(), flag.item()) == ([1.0, 2.0], 1.0)
 
 
-def test_dropout_keeps_scales_and_tells() -> None:
+def test_dropout_keeps_scales_and_returns_a_mask() -> None:
     torch.manual_seed(0)
     out, kept = diopi.get("dropout")(torch.ones(10_000), 0.25, True, None)
     assert kept.float().mean().item() == pytest.approx(0.75, abs=0.02)

@@ -291,7 +291,7 @@ def test_a_programs_own_stream_class(mapped: SimpleNamespace) -> None:
     assert issubclass(Mine, torch.cuda.Stream)
 
 
-def test_an_argument_that_the_vendor_lacks_is_told(reference: SimpleNamespace) -> None:
+def test_an_argument_that_the_vendor_lacks_is_reported(reference: SimpleNamespace) -> None:
     torch.cuda.Event(external=False)
     with pytest.warns(reference.calls.DitorchWarning, match="external"):
         torch.cuda.Event(external=True)
@@ -385,7 +385,7 @@ def test_cudart(mapped: SimpleNamespace) -> None:
         runtime.cudaHostRegister(0, 0, 0)
 
 
-def test_every_neutral_call_is_told(mapped: SimpleNamespace) -> None:
+def test_every_neutral_call_is_reported(mapped: SimpleNamespace) -> None:
     """Nothing in torch.cuda.tunable is a silent no-op."""
     with pytest.warns(mapped.calls.DitorchWarning, match="TunableOp"):
         torch.cuda.tunable.enable(True)
@@ -459,7 +459,7 @@ def test_amp_runs_on_the_target(active: ModuleType) -> None:
     assert scaler.is_enabled()
 
 
-def test_triton_hears_that_there_is_no_cuda_driver(active: ModuleType, tmp_path: Path) -> None:
+def test_triton_sees_no_cuda_driver(active: ModuleType, tmp_path: Path) -> None:
     """Query as `triton.backends.nvidia.driver` does, in a small package in the place of triton.
 
     With triton 3.9 itself torch.compile was tried by hand.

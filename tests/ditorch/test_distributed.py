@@ -114,7 +114,7 @@ def test_a_dtensor_draws_other_numbers_in_each_shard(results: list[dict[str, Any
 
 
 @pytest.mark.parametrize("results", ["reference"], indirect=True)
-def test_parameters_on_meta_are_drawn_shard_by_shard(results: list[dict[str, Any]]) -> None:
+def test_parameters_on_meta_are_initialised_shard_by_shard(results: list[dict[str, Any]]) -> None:
     first, second = (rank["meta init"] for rank in results)
     assert first == second
     weight = first[0]
@@ -185,12 +185,12 @@ def test_names_of_back_ends_are_mapped_by_device(asked: str, ours: str, target: 
     assert _backend(target, asked) == ours
 
 
-def test_a_vendor_without_collectives_is_told(target: Any) -> None:
+def test_a_vendor_without_collectives_is_reported(target: Any) -> None:
     with pytest.raises(DeeplinkError, match="'cpu' has no collective back end"):
         _backend(target, "nccl", collective="")
 
 
-def test_a_back_end_that_torch_does_not_know_is_told(target: Any) -> None:
+def test_a_back_end_that_torch_does_not_know_is_reported(target: Any) -> None:
     with pytest.raises(DeeplinkError, match=r"names the back end 'accl', which torch.*known: .*gl"):
         _backend(target, "cuda:nccl", collective="accl")
 

@@ -100,7 +100,7 @@ def test_a_number_is_the_one_device(text: str, found: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("text", TRUTH)
-def test_torch_hears_that_there_is_no_accelerator(text: str, found: dict[str, Any]) -> None:
+def test_torch_sees_no_accelerator(text: str, found: dict[str, Any]) -> None:
     assert found[text] == TRUTH[text]
 
 

@@ -365,7 +365,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), WRONG, ids=["suite", "files", "checkout"])
-def test_wrong_use_is_told(
+def test_wrong_use_is_reported(
     results: ModuleType, arguments: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     done = run(*arguments, "-o", tmp_path / "rows.csv")
@@ -412,7 +412,7 @@ def test_a_csv_of_something_else_is_refused(results: ModuleType, tmp_path: Path)
         results.read(tmp_path / "other.csv")
 
 
-def test_a_diff_tells_what_changed(results: ModuleType) -> None:
+def test_a_diff_shows_what_changed(results: ModuleType) -> None:
     old = [row("test_a", "passed"), row("test_b", "failed"), row("test_c", "failed"),
            row("test_d", "passed"), row("test_e", "skipped")]  # fmt: skip
     new = [row("test_a", "error"), row("test_b", "passed"), row("test_c", "failed"),
@@ -574,7 +574,9 @@ WRONG_RULES = [
 
 
 @pytest.mark.parametrize(("text", "message"), WRONG_RULES)
-def test_a_wrong_rule_is_told(results: ModuleType, tmp_path: Path, text: str, message: str) -> None:
+def test_a_wrong_rule_is_reported(
+    results: ModuleType, tmp_path: Path, text: str, message: str
+) -> None:
     from ditorch.pytorch_tests import device_config
 
     path = tmp_path / "gaps.toml"

@@ -87,7 +87,7 @@ def test_a_wrong_vendor_does_not_break_import_torch() -> None:
     assert "no vendor 'acne'" in done.stderr
 
 
-def test_an_unknown_vendor_is_told(active: ModuleType) -> None:
+def test_an_unknown_vendor_is_reported(active: ModuleType) -> None:
     active.undo()
     with pytest.raises(NoVendorError, match="no vendor 'nvdia'"):
         active.activate("nvdia")

@@ -50,14 +50,14 @@ def test_with_torch_device_and_the_default_device() -> None:
         torch.set_default_device(None)
 
 
-def test_the_vendors_own_code_hears_the_truth() -> None:
+def test_the_vendors_own_code_sees_true_names() -> None:
     a = torch.arange(6.0).view(2, 3).cuda()
     with torch.dipu.quirk("ignore_strides", "add"):  # it selects tensors of its own device
         wrong = (a.t() + torch.zeros(3, 2).cuda()).tolist()
     assert wrong == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
 
 
-def test_user_code_hears_cuda_and_torch_hears_the_truth() -> None:
+def test_user_code_sees_cuda_and_torch_sees_true_names() -> None:
     tensor = torch.ones(1, device="cuda:1")
     assert tensor.device.type == "cuda"
     assert str(tensor.device) == "cuda:1"

@@ -17,6 +17,6 @@ def test_a_chip_that_is_absent_is_named_with_what_serves_instead(
 
 
 @pytest.mark.parametrize("name", ["reference", "cpu"])
-def test_the_vendor_that_is_asked_for_serves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_vendor_that_is_requested_serves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEEPLINK_VENDOR", name)
     assert chosen_chip({"ascend": "ascend"}).name == name

@@ -78,7 +78,7 @@ def test_every_way_of_giving_arguments_does_as_torch_does(given: Any, named: Any
 
 
 @pytest.mark.parametrize("given", [(X,), (X, WEIGHT, "a"), (X, None, 1e-6), (X, WEIGHT, 1e-6, 3)])
-def test_what_does_not_fit_is_told_by_torch(given: Any) -> None:
+def test_what_does_not_fit_is_reported_by_torch(given: Any) -> None:
     told = []
     for function in (fused.rms_norm, OPS["rms_norm"].overload):
         with pytest.raises((RuntimeError, TypeError)) as raised:

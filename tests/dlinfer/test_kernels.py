@@ -60,7 +60,7 @@ def test_the_vendors_kernel_runs_and_the_routes_say_so(toy: Toy) -> None:
     assert (routes["rms_norm"], routes["rotary"]) == ("toy", "reference")
 
 
-def test_what_a_vendor_lacks_runs_by_its_reference_and_is_told_once(
+def test_what_a_vendor_lacks_runs_by_its_reference_and_is_reported_once(
     toy: Toy, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "dlinfer"):

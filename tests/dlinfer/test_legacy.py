@@ -48,7 +48,7 @@ def test_the_calls_of_lmdeploy_bind() -> None:
     assert [text for call in calls if (text := unbound(call))] == []
 
 
-def test_what_does_not_bind_or_is_left_out_is_told() -> None:
+def test_what_does_not_bind_or_is_left_out_is_reported() -> None:
     assert unbound(Call("no_such_op", (), ())) == "there is no no_such_op"
     assert (
         unbound(Call("rms_norm", ("x",), ())) == "rms_norm: missing a required argument: 'weight'"

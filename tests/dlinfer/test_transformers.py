@@ -81,7 +81,7 @@ def test_requests_in_batches_have_the_same_tokens(llama: Any) -> None:
     assert "init_continuous_batching" not in vars(llama)
 
 
-def test_a_cache_that_is_too_small_is_told_by_the_requests(llama: Any) -> None:
+def test_a_cache_that_is_too_small_is_reported_by_the_requests(llama: Any) -> None:
     applied = dlinfer.apply(llama, check=False)
     config = transformers.GenerationConfig(max_new_tokens=9, do_sample=False, eos_token_id=-1)
     small = transformers.ContinuousBatchingConfig(page_size=4, num_blocks=2, max_batch_tokens=16)
@@ -259,7 +259,7 @@ def test_the_check_leaves_aside_what_a_model_keeps_of_its_last_image() -> None:
     assert kept.shape[0] == 4 and model.model.rope_deltas is kept
 
 
-def test_a_model_without_an_adaptor_is_told() -> None:
+def test_a_model_without_an_adaptor_is_reported() -> None:
     with pytest.raises(DeeplinkError, match=r"no adaptor for torch.nn.modules.linear.Linear"):
         dlinfer.apply(torch.nn.Linear(2, 2))
     config = transformers.GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9)
@@ -268,7 +268,7 @@ def test_a_model_without_an_adaptor_is_told() -> None:
         dlinfer.apply(transformers.GPT2LMHeadModel(config))
 
 
-def test_a_type_without_kernels_is_told_and_refused_when_strict(
+def test_a_type_without_kernels_is_reported_and_refused_when_strict(
     llama: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = checks.built("llama").half()
@@ -281,7 +281,7 @@ def test_a_type_without_kernels_is_told_and_refused_when_strict(
     assert any("not by cpu: its kernel has float32 and bfloat16" in m for m in caplog.messages)
 
 
-def test_a_release_that_is_not_tested_is_told_and_checked(
+def test_a_release_that_is_not_tested_is_reported_and_checked(
     llama: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     adaptor = importlib.import_module("dlinfer.framework.transformers")

@@ -132,7 +132,7 @@ def test_a_bad_word_does_not_break_import_torch() -> None:
 # The command line.
 
 
-def test_what_is_asked_for_becomes_settings(program: Path) -> None:
+def test_what_is_requested_becomes_settings(program: Path) -> None:
     line = ["--time", "--capture", "--fallback", "torch.exp", "--ops", "torch.add,torch.mul"]
     line += ["--steps", "3-5", "--level", "aten", "--verbose", str(program), "--time"]
     request = cli.parse("run", line)
@@ -160,7 +160,7 @@ def test_what_is_asked_for_becomes_settings(program: Path) -> None:
         ([], {"OP_CAPTURE_MODE": "statistics"}),
     ],
 )
-def test_capture_takes_one_call_of_each_signature_unless_it_is_told_otherwise(
+def test_capture_takes_one_call_of_each_signature_unless_set_otherwise(
     options: list[str],
     environment: dict[str, str],
     program: Path,
@@ -239,7 +239,7 @@ def test_each_tool_of_the_command_is_one_of_op_tools() -> None:
             assert found.key == options.TOOLS[word][0]
 
 
-def test_an_unknown_tool_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_tool_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OP_TOOLS_RUN", "time,overflw")
     with pytest.raises(SettingError, match=r"no tool 'overflw'[^?]*did you mean 'overflow'\?"):
         tools.start()

@@ -29,7 +29,7 @@ def hashes(folder: Path, monkeypatch: pytest.MonkeyPatch, native: str) -> list[d
     return [{**json.loads(line), "id": 0} for line in file.read_text().splitlines()]
 
 
-def test_a_step_is_told_natively_as_by_python(
+def test_a_step_is_recorded_equally_by_cpp_and_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if native_library.helper() is None:

@@ -71,7 +71,7 @@ def test_a_missing_reason_is_refused(tmp_path: Path) -> None:
         read_gaps(path)
 
 
-def test_what_the_rules_leave_out_is_told_and_not_run(
+def test_what_the_rules_leave_out_is_reported_and_not_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "gaps.toml"

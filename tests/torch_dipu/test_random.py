@@ -218,7 +218,7 @@ def test_a_generator_is_pickled_with_its_place() -> None:
     assert torch.equal(copy.get_state(), generator.get_state())
 
 
-def test_a_checkpointed_dropout_is_drawn_again() -> None:
+def test_a_checkpointed_dropout_is_repeated() -> None:
     x = torch.ones(64, device="dipu", requires_grad=True)
     kept: list[Tensor] = []
 

@@ -171,7 +171,7 @@ def test_exceptions_become_codes_and_their_text() -> None:
     assert last_error(table) == b"KeyError: 'who?'"
 
 
-def test_a_method_that_forgets_its_result_is_an_error() -> None:
+def test_a_method_that_returns_nothing_is_an_error() -> None:
     table = table_of(chip())
     assert table.memory_allocate(0, 1, ctypes.c_void_p()) == runtime.ERROR
     assert last_error(table) == b"TypeError: it returned None"

@@ -159,5 +159,5 @@ HOLDING, BOUND = _holding(1.0), nn.Linear(2, 2).forward
         ("G['gone']", False),
     ],
 )
-def test_only_what_a_name_tells_has_one(source: str, told: bool) -> None:
+def test_only_what_a_name_identifies_has_one(source: str, told: bool) -> None:
     assert (guard_identity.named([source], globals()) is not None) == told

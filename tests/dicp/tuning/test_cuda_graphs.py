@@ -52,7 +52,7 @@ def ring(weight: Tensor) -> tuple[Any, OnHost]:
     return call, recorder
 
 
-def test_a_result_that_nobody_holds_makes_room_for_the_next() -> None:
+def test_a_result_that_is_not_held_frees_its_memory_for_the_next() -> None:
     call, recorder = ring(torch.full((2,), 3.0))
     places = {call(float(i)).data_ptr() for i in range(5)}
     assert len(places) == 1 and (recorder.ran, recorder.recorded) == (1, 1)
@@ -303,7 +303,7 @@ def test_graphs_one_after_another_on_cuda() -> None:
 
 @cuda
 @pytest.mark.parametrize(("compiled", "eager"), [(1, 8), (8, 1)])
-def test_steps_are_told_apart_by_what_the_device_does_after_a_call(
+def test_steps_are_distinguished_by_what_the_device_does_after_a_call(
     compiled: int, eager: int
 ) -> None:
     x, told = torch.ones(1, device="cuda"), list[autotune.Decision]()

@@ -91,7 +91,7 @@ def test_what_is_brief_has_to_win_in_two_looks(
     assert len(names) > autotune.LATER_BRIEF * (len(winners) - 1)
 
 
-def test_calls_are_told_apart_by_sizes_and_numbers_in_whatever_containers_they_are() -> None:
+def test_calls_are_distinguished_by_sizes_and_numbers_in_whatever_containers_they_are() -> None:
     choice = autotune.Choice({"one": lambda *_, **__: 0}, lambda *_, **__: 0, lambda made: None)
     for cached in (3, 3, 4):
         for _ in range(4 * autotune.LONG_BLOCK):
@@ -144,7 +144,7 @@ def test_who_is_near_is_measured_longer_and_has_to_win(monkeypatch: pytest.Monke
         (1.5, 0.5, ["eager"]),
     ],
 )
-def test_a_decision_that_noise_may_have_made_is_looked_at_once_more(
+def test_a_decision_that_noise_may_have_made_is_measured_again(
     monkeypatch: pytest.MonkeyPatch, first: float, later: float, winners: list[str]
 ) -> None:
     names, told = looks(monkeypatch, first, later)

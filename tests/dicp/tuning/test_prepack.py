@@ -131,7 +131,7 @@ def test_the_op_of_few_rows_has_to_win_clearly(
 
 
 @pytest.mark.parametrize("rows", [33, 64, 77])
-def test_the_kernel_of_few_rows_takes_more_where_it_is_told_to(rows: int) -> None:
+def test_the_kernel_of_few_rows_takes_more_where_it_is_set_to(rows: int) -> None:
     kernels.served("cpu")
     torch.manual_seed(0)
     x, weight = torch.randn(rows, 40), torch.randn(40, 300).t()

@@ -59,7 +59,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_a_library_lacks_is_not_run_and_told(
+def test_what_a_library_lacks_is_not_run_and_reported(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = vendor(folder, "acme_few", library(folder, IMPLEMENTED + NEG))
@@ -70,7 +70,9 @@ def test_what_a_library_lacks_is_not_run_and_told(
     assert ran and {result.op for result in ran} == {"neg"}
 
 
-def test_a_library_of_another_abi_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_library_of_another_abi_is_reported(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     header = (cabi.include() / "diopi_runtime.h").read_text()
     (folder / "diopi_runtime.h").write_text(header.replace("ABI_VERSION 1u", "ABI_VERSION 99u"))
     source = IMPLEMENTED.replace("<diopi.h>", '"diopi_runtime.h"') + NEG
@@ -79,7 +81,7 @@ def test_a_library_of_another_abi_is_told(folder: Path, capsys: pytest.CaptureFi
     assert "speaks ABI 99; this diopi speaks ABI 1" in capsys.readouterr().err
 
 
-def test_a_broken_config_is_told_with_its_line(
+def test_a_broken_config_is_reported_with_its_line(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = "- diopiNeg:\n    dtype: (float64)->float31\n"
@@ -89,7 +91,7 @@ def test_a_broken_config_is_told_with_its_line(
     assert "convert_config.yaml" in said and "float31" in said
 
 
-def test_a_module_that_does_not_load_is_told(
+def test_a_module_that_does_not_load_is_reported(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = vendor(folder, "acme_import", None)

@@ -134,7 +134,7 @@ def test_the_error_report_has_a_line_for_each_failure(tmp_path: Path) -> None:
     assert all("--case 'sinh/float32/" in row["reproduce"] for row in rows)
 
 
-def test_a_line_for_every_op_is_printed_when_it_is_asked_for(
+def test_a_line_for_every_op_is_printed_on_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = ["--vendor", "cpu", "--tier", "smoke", "--fname", "relu", "--jobs", "1", "--recompute"]

@@ -50,7 +50,7 @@ def test_kernels_see_the_tensors_of_their_device_alone(name: str, places: set[st
     assert given == places
 
 
-def test_an_op_without_tensors_is_asked_for_its_result_on_the_device() -> None:
+def test_an_op_without_tensors_creates_its_result_on_the_device() -> None:
     group = Group("tril_indices", "int64", "own")
     callee, sample = recipes.callee(group), recipes.samples(group, 1)[0]
     assert run(callee, sample, "dipu").result.device.type == "dipu"
@@ -136,7 +136,7 @@ def test_a_module_of_kernels_needs_no_dot_in_its_name(
     assert open_subject("my_relu_kernels").kernels["relu"].route == "kernel"
 
 
-def test_an_unknown_vendor_is_told_how_a_module_is_named() -> None:
+def test_an_unknown_vendor_error_explains_names_of_modules() -> None:
     with pytest.raises(NoVendorError, match="named as `module` or `module:attribute`"):
         open_subject("no_such_vendor")
 

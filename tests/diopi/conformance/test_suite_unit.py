@@ -38,7 +38,7 @@ def test_an_id_is_the_whole_recipe() -> None:
     assert case.id == "softmax/float32/softmax+samples.3/wide/strided"
 
 
-def test_a_wrong_id_says_what_one_looks_like() -> None:
+def test_a_wrong_id_error_shows_the_form() -> None:
     with pytest.raises(DeeplinkError, match=r"should be op/dtype/source\.index"):
         parse("softmax")
 
@@ -78,7 +78,7 @@ def test_a_guard_sees_one_byte() -> None:
     assert room.outside() == "4 bytes between the elements of its result"
 
 
-def test_a_guarded_result_lies_as_it_was_described_and_reports_what_is_beside_it() -> None:
+def test_a_guarded_result_lies_as_it_was_described_and_reports_what_is_next_to_it() -> None:
     made = guarded_result(Described((2, 3), (1, 2), torch.float32), torch.device("cpu"))
     assert (made.tensor.shape, made.tensor.stride()) == ((2, 3), (1, 2))
     made.tensor.fill_(1)
@@ -353,7 +353,7 @@ def test_a_written_argument_is_not_right_because_the_cpu_is_as_wrong() -> None:
     assert (result.status, result.check) == ("failed", "inputs")
 
 
-def test_nothing_is_said_of_what_is_written_to_elements_that_share_memory() -> None:
+def test_writes_to_elements_that_share_memory_are_not_judged() -> None:
     case = parse(
         "batch_norm_legit_no_stats/float32/nn.functional.batch_norm+samples.0/plain/expanded"
     )

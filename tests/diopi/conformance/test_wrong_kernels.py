@@ -53,7 +53,7 @@ def test_a_wrong_kernel_of_any_op_is_found() -> None:
     assert lacking == dict.fromkeys(SILENT, "")
 
 
-def test_wrong_indices_are_told_and_not_followed() -> None:
+def test_wrong_indices_are_reported_and_not_followed() -> None:
     case = parse("max_pool2d_with_indices/float32/nn.functional.max_pool2d+samples.0/plain/plain")
     result = run_one(case, only(get(case.op), _far))
     assert result.check == "values"
@@ -67,7 +67,7 @@ def _far(*args: Any, **kwargs: Any) -> Any:
     return result, indices + (1 << 40)
 
 
-def test_an_argument_that_should_have_been_written_is_told() -> None:
+def test_an_argument_that_should_have_been_written_is_reported() -> None:
     group = Group("sgd", "float32", own.OWN)
     sample = recipes.samples(group, 1)[0]
     case, checks = next(plan.cases(group, [sample], plan.tier_of("smoke")))
@@ -76,7 +76,7 @@ def test_an_argument_that_should_have_been_written_is_told() -> None:
     assert result.check == "inputs"
 
 
-def test_a_call_that_a_kernel_does_not_take_is_not_run_and_told() -> None:
+def test_a_call_that_a_kernel_does_not_take_is_not_run_and_reported() -> None:
     def refuses(*args: Any, **kwargs: Any) -> Any:
         raise NoKernelError("only images")
 

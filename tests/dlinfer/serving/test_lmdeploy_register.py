@@ -75,7 +75,7 @@ def test_another_device_type_in_the_same_process_is_refused() -> None:
         get_backend("cuda")
 
 
-def test_an_unknown_release_is_told_and_the_self_check_decides(
+def test_an_unknown_release_is_reported_and_the_self_check_decides(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(adaptor, "_version", lambda: "9.1.0")
@@ -90,7 +90,7 @@ def test_an_unknown_release_is_told_and_the_self_check_decides(
 
 
 @pytest.mark.usefixtures("registered")
-def test_a_model_of_latent_attention_is_told() -> None:
+def test_a_model_of_latent_attention_is_reported() -> None:
     from lmdeploy.pytorch.configurations import deepseek_v2
 
     with pytest.raises(DeeplinkError, match=r"latent attention \(DeepSeek\): device type"):
@@ -107,7 +107,7 @@ def chips(monkeypatch: pytest.MonkeyPatch) -> Iterator[adaptor.Registered]:
 
 @pytest.mark.usefixtures("chips")
 @pytest.mark.parametrize("kind", ["ascend", "maca", "camb"])
-def test_the_device_type_of_a_chip_is_served_by_the_vendor_that_is_asked_for(kind: str) -> None:
+def test_the_device_type_of_a_chip_is_served_by_the_vendor_that_is_requested(kind: str) -> None:
     from lmdeploy.pytorch.backends.selector import get_backend
 
     assert get_backend(kind).get_name() == "dlinfer"
@@ -132,7 +132,7 @@ def test_a_config_made_before_the_chips_are_registered_is_refused_by_the_engine(
 
 
 @pytest.mark.usefixtures("registered")
-def test_a_chip_that_is_absent_is_not_replaced_unasked() -> None:
+def test_a_chip_that_is_absent_is_not_replaced_without_request() -> None:
     from lmdeploy.pytorch.backends.selector import get_backend
 
     with pytest.raises(

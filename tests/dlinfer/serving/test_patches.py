@@ -54,7 +54,7 @@ def test_words_functions_and_torch_change_inside_alone_and_come_back(toy: Module
     assert (toy.where(), toy.made(), toy.torch) == ("cuda", ["cuda"], torch)
 
 
-def test_a_package_that_is_built_otherwise_is_told(toy: ModuleType) -> None:
+def test_a_package_that_is_built_otherwise_is_reported(toy: ModuleType) -> None:
     patches = Patches("toy_serving")
     with pytest.raises(
         DeeplinkError, match=r"toy_serving has no toy_serving:Engine\.start: KeyError"

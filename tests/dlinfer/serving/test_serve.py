@@ -86,7 +86,7 @@ def test_a_request_is_answered(framework: str, tmp_path: Path) -> None:
     assert isinstance(answer["choices"][0]["message"]["content"], str)
 
 
-def test_what_cannot_be_served_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_served_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     request = Request(str(tmp_path), "127.0.0.1", 1)
     with pytest.raises(DeeplinkError, match="no framework 'tgi'; allowed: transformers, lmdeploy"):
         serve("tgi", request)

@@ -24,7 +24,7 @@ def test_tokens_are_those_of_transformers(model: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of what vLLM imports
-def test_a_layer_that_computes_something_else_is_told_and_not_registered(
+def test_a_layer_that_computes_something_else_is_reported_and_not_registered(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     plugin: Any = importlib.import_module("dlinfer.framework.vllm")

@@ -315,7 +315,7 @@ def test_training_is_the_same_bit_by_bit(mode: str, level: Any) -> None:
 # Safe to use.
 
 
-def test_a_folder_that_cannot_be_written_is_told_at_the_start(
+def test_a_folder_that_cannot_be_written_is_reported_at_the_start(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -329,7 +329,7 @@ def test_a_folder_that_cannot_be_written_is_told_at_the_start(
     assert len(load_cases(tmp_path / "good")) == 2
 
 
-def test_a_wrong_option_is_told_at_the_start() -> None:
+def test_a_wrong_option_is_reported_at_the_start() -> None:
     with pytest.raises(SettingError, match="did you mean 'format'"):
         OpCapture(fromat="packed").start()
     with pytest.raises(SettingError, match="folders"):
@@ -373,7 +373,7 @@ def test_tensors_take_a_share_of_the_free_space_at_most(
     assert 200_000 < size < 330_000
 
 
-def test_no_limit_is_one_that_was_asked_for(
+def test_no_limit_is_one_that_was_requested(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(output_paths, "free_space", lambda: 0)

@@ -278,7 +278,7 @@ def test_calls_behind_a_damaged_place_are_read(place: bytes) -> None:
     assert [held.load(call).args[1] for call in held][-1] == 29
 
 
-def test_a_damaged_byte_is_told() -> None:
+def test_a_damaged_byte_is_reported() -> None:
     with OpCapture(format="packed"):
         torch.ones(4, 4, device="dipu").neg()
     path = archive().path

@@ -526,7 +526,7 @@ def test_memory_may_be_given_back_right_after_the_call(starts: list[int], tmp_pa
     assert line["outputs"][0]["max"] == -1.0  # type: ignore[index]
 
 
-def test_a_kernel_that_fails_is_told_and_the_program_goes_on(
+def test_a_kernel_that_fails_is_reported_and_the_program_goes_on(
     starts: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(table: torch.Tensor, device: torch.device) -> None:

@@ -42,7 +42,7 @@ def test_memory_that_is_used_again_is_reduced_again(starts: list[int], tmp_path:
 @pytest.mark.parametrize(
     "shape", [(), (0, 3), (1,), (127,), (128,), (2, 16384), (1,) * 8, (1, 2, 1, 1, 1, 1, 1, 1, 3)]
 )
-def test_shapes_of_all_lengths_are_told(
+def test_shapes_of_all_lengths_are_reported(
     shape: tuple[int, ...], starts: list[int], tmp_path: Path
 ) -> None:
     x = torch.ones(shape, device="dipu")

@@ -493,7 +493,7 @@ def test_the_tolerance_of_the_operator_goes_first(monkeypatch: pytest.MonkeyPatc
     )
 
 
-def test_the_reference_has_the_type_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reference_has_the_type_that_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OP_TOOLS_VERBOSE", "1")
     monkeypatch.setenv("MUL_OP_DTYPE_CAST_DICT", "torch.float16->torch.float32")
     x = on_device(3, dtype=torch.float16)
@@ -588,7 +588,7 @@ def test_one_call_of_each_signature() -> None:
     assert tool.compared == 2
 
 
-def test_a_call_of_a_known_signature_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_of_a_known_signature_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     if native_library.helper() is None:
         pytest.skip("no compiler here")
     x, looked = leaf(4, 4), []
@@ -654,12 +654,12 @@ def test_a_part_of_a_backward_is_not_compared() -> None:
         ({"sample": 0}, "sample 0"),
     ],
 )
-def test_a_bad_option_is_told_at_the_start(options: dict[str, object], message: str) -> None:
+def test_a_bad_option_is_reported_at_the_start(options: dict[str, object], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         OpAutoCompare(**options).start()  # type: ignore[arg-type]
 
 
-def test_a_bad_tolerance_is_told_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_tolerance_is_reported_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16", "1e-3")
     with pytest.raises(SettingError, match="two numbers"):
         OpAutoCompare().start()
@@ -768,7 +768,7 @@ def test_a_disk_that_fills_up_costs_the_files_alone(monkeypatch: pytest.MonkeyPa
     assert all("No space left on device" in p.message for p in tool_errors.problems())
 
 
-def test_a_folder_that_cannot_be_written_is_told_at_the_start(
+def test_a_folder_that_cannot_be_written_is_reported_at_the_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")

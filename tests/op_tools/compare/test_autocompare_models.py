@@ -46,14 +46,14 @@ def test_a_healthy_model_is_right(name: str, types: str, level: str) -> None:
 
 @pytest.mark.parametrize("types", ("float32", "bfloat16", "amp bfloat16"))
 @pytest.mark.parametrize("name", ("transformer", "convnet"))
-def test_float64_accuses_nobody_either(name: str, types: str) -> None:
+def test_float64_reports_nothing_either(name: str, types: str) -> None:
     compared, wrong = accused(CASES[name], types, "api", bitwise=False)
     assert compared > 50
     assert wrong == ""
 
 
 @pytest.mark.parametrize("types", ("float32", "amp bfloat16"))
-def test_the_envelope_alone_accuses_nobody(types: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_envelope_alone_reports_nothing(types: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Rerun, "plain_run", lambda self, grad: None)
     _, wrong = accused(CASES["convnet"], types, "aten", bitwise=False)
     assert wrong == ""
@@ -149,7 +149,7 @@ FAULTS: list[tuple[str, str, str | None, dict[str, float], dict[str, set[str]]]]
 
 @pytest.mark.parametrize("level", ("api", "aten"))
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f"{f[0]} {f[1]} {f[2]}")
-def test_the_guilty_operator_is_named_and_no_other(
+def test_the_faulty_operator_is_named_and_no_other(
     fault: tuple[str, str, str | None, dict[str, float], dict[str, set[str]]], level: str
 ) -> None:
     model, quirk, operators, parameters, guilty = fault
@@ -171,7 +171,7 @@ def test_the_guilty_operator_is_named_and_no_other(
         ("transformer", "nan", "_softmax", "torch.Tensor.softmax"),
     ],
 )
-def test_the_guilty_operator_is_named_in_bfloat16(
+def test_the_faulty_operator_is_named_in_bfloat16(
     model: str, quirk: str, operators: str | None, guilty: str
 ) -> None:
     with torch.dipu.quirk(quirk, operators), OpAutoCompare() as tool:

@@ -80,7 +80,7 @@ def test_a_few_operators_are_right(dtype: torch.dtype) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(PARTS))
-def test_no_operator_of_the_database_is_accused(number: int) -> None:
+def test_no_operator_of_the_database_is_reported(number: int) -> None:
     found: dict[tuple[str, str, str], list[str]] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

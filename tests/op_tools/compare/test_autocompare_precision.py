@@ -169,7 +169,7 @@ def test_autocast_rounds_what_is_of_another_narrow_type() -> None:
     assert not output.verdict.passed
 
 
-def test_autocast_gives_recurrent_layers_float16_whatever_it_was_asked_for() -> None:
+def test_autocast_gives_recurrent_layers_float16_whatever_was_requested() -> None:
     call = Call(0, "torch.lstm", torch.lstm, (), {})
     again = make_rerun(call, frozenset(), False, torch.bfloat16, [torch.float16])
     assert again.rounded == torch.float16

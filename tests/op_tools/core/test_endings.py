@@ -180,7 +180,7 @@ child(lambda: (__import__("atexit")._run_exitfuncs(), os._exit(0)))
     assert [line["steps"] for line in lines if "end" in line] == [50]
 
 
-def test_a_signal_ends_the_program_whatever_the_recorder_meets(tmp_path: Path) -> None:
+def test_a_signal_ends_the_program_whatever_the_recorder_does(tmp_path: Path) -> None:
     source = """
 recorder = op_tools.FlightRecorder().start()
 recorder.ring.keep = None

@@ -100,7 +100,7 @@ def test_questions_about_a_tensor_are_no_calls() -> None:
     assert seen.names == []
 
 
-def test_the_cpu_is_watched_when_it_is_asked_for() -> None:
+def test_the_cpu_is_watched_on_request() -> None:
     with Watcher() as device, Watcher(devices=["cpu"]) as cpu:
         _ = torch.ones(2) + 1
         _ = vector() + 1
@@ -385,7 +385,7 @@ with op_tools.OpFallback(devices=["cpu", "dipu"]) as tool:
     assert output_of(source).splitlines()[0] == "0"
 
 
-def test_the_stack_is_shown_when_asked_for(
+def test_the_stack_is_shown_when_requested(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OP_TOOLS_PRINT_STACK", "1")

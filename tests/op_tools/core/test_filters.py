@@ -41,7 +41,7 @@ def test_a_list_has_full_names_or_patterns(entries: str, name: str, found: bool)
     assert (name in Names(split_list(entries))) is found
 
 
-def test_a_bad_pattern_is_told_at_the_start() -> None:
+def test_a_bad_pattern_is_reported_at_the_start() -> None:
     with pytest.raises(SettingError, match=r"'\*add' is no name .* nothing to repeat"):
         Watcher(ops="*add").start()
 
@@ -148,7 +148,7 @@ def test_tolerances_in_the_file_of_one_tool_are_refused(tmp_path: Path) -> None:
         ("[observe\n", "is not TOML"),
     ],
 )
-def test_a_bad_file_is_told_at_the_start(tmp_path: Path, text: str, message: str) -> None:
+def test_a_bad_file_is_reported_at_the_start(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "tools.toml"
     file.write_text(text)
     with pytest.raises(SettingError, match=message):

@@ -53,7 +53,7 @@ def guilty(found: result_files.Bisect) -> list[str]:
         (("tf32", "addmm"), torch.float32, "aten.addmm.default"),
     ],
 )
-def test_the_guilty_operator_is_named_and_no_other(
+def test_the_faulty_operator_is_named_and_no_other(
     fault: tuple[str, str], dtype: torch.dtype, op: str, tmp_path: Path
 ) -> None:
     found = bisected(training(fault, dtype), tmp_path, places=False)
@@ -109,7 +109,7 @@ def test_what_draws_numbers_that_the_cpu_cannot_stays_on_the_device(
     assert "aten.native_dropout.default" not in found["candidates"]
 
 
-def test_a_healthy_program_accuses_nobody(tmp_path: Path) -> None:
+def test_a_healthy_program_reports_nothing(tmp_path: Path) -> None:
     found = bisected(training(), tmp_path)
     assert (found["status"], guilty(found)) == ("nothing", [])
     assert "Nothing to find" in found["verdict"]
@@ -134,7 +134,7 @@ def test_what_fails_once_and_not_again_is_said_to_be_chance(tmp_path: Path) -> N
     assert "it is intermittent" in found["verdict"]
 
 
-def test_a_program_that_is_never_the_same_is_told_to_set_its_seed(tmp_path: Path) -> None:
+def test_a_program_that_is_never_the_same_gets_the_hint_to_set_its_seed(tmp_path: Path) -> None:
     losses = iter([[1.0], [2.0], [3.5], [1.5]])
 
     def unseeded() -> list[float]:
@@ -236,7 +236,7 @@ def test_after_kill_9_the_search_goes_on_where_it_was(program: Path) -> None:
     assert len((program.parent / "runs").read_text()) <= alone + 2  # what was cut short, again
 
 
-def test_a_command_that_does_not_run_is_told_with_its_last_lines(
+def test_a_command_that_does_not_run_is_reported_with_its_last_lines(
     program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (program.parent / "stop").touch()
@@ -276,7 +276,7 @@ time.sleep(600)
 """
 
 
-def test_a_run_ends_when_its_losses_have_told_all(tmp_path: Path) -> None:
+def test_a_run_ends_when_its_losses_decide(tmp_path: Path) -> None:
     """Not by a loss that is still being written."""
     line, seen_so_far = [sys.executable, "-c", GOES_ON], []
 
@@ -306,7 +306,7 @@ def test_a_run_is_decided_by_a_wrong_loss_or_by_all_of_them(
     assert health_checks.is_decided(health_checks.NanCheck(), [Loss(math.nan)], 2)
 
 
-def test_a_command_that_is_not_there_is_told(program: Path) -> None:
+def test_a_command_that_is_not_there_is_reported(program: Path) -> None:
     line = ["--to", str(program.parent / "out"), "--", "no_such_program"]
     assert cli.status(["bisect", *line]) == 2
     assert "cannot be started" in found_by(program)["verdict"]
@@ -317,7 +317,7 @@ def test_without_a_loss_the_verdict_says_what_to_do(program: Path) -> None:
     assert "--loss-pattern" in found_by(program)["verdict"]
 
 
-def test_a_full_disk_is_told_and_what_was_found_stays(
+def test_a_full_disk_is_reported_and_what_was_found_stays(
     program: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_command(program)
@@ -363,7 +363,7 @@ def test_a_reference_of_ones_own_decides(program: Path) -> None:
         (["--reference", "/nowhere.json"], "cannot be read"),
     ],
 )
-def test_what_cannot_be_is_told_at_once(
+def test_what_cannot_be_is_reported_at_once(
     program: Path, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = [*options, "--to", str(program.parent / "out"), "--", sys.executable, str(program)]
@@ -391,7 +391,7 @@ def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def test_a_real_program_does_as_its_plan_says_and_tells_what_it_calls(real: Path) -> None:
+def test_a_real_program_does_as_its_plan_says_and_reports_what_it_calls(real: Path) -> None:
     runner = Command([sys.executable, str(real)], real.parent / "out", fresh=False)
     norm = "aten.native_layer_norm.default"
     with contextlib.closing(runner):

@@ -51,7 +51,7 @@ def test_the_first_that_differs_from_the_same_arguments_is_named() -> None:
     assert (first.a.op, first.from_same, calls, differing) == ("aten.op1.default", True, 3, 2)
 
 
-def test_memory_that_nobody_has_written_is_no_difference() -> None:
+def test_memory_that_no_kernel_has_written_is_no_difference() -> None:
     mine, theirs = row("a", "b"), row("x", "b")
     mine, theirs = ([replace(r[0], op="aten.empty.memory_format"), r[1]] for r in (mine, theirs))
     theirs[1] = replace(theirs[1], inputs=mine[1].inputs)
@@ -122,7 +122,7 @@ def test_a_program_that_is_not(tmp_path: Path) -> None:
     assert [Path(kept.partition("#")[0]).exists() for kept in found["kept"]] == [True, True]
 
 
-def test_a_program_that_does_not_run_is_told_with_its_last_lines(tmp_path: Path) -> None:
+def test_a_program_that_does_not_run_is_reported_with_its_last_lines(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("raise SystemExit('out of order')")
     line = ["--to", str(tmp_path / "out"), "--", sys.executable, str(program)]

@@ -34,7 +34,7 @@ def test_every_plan_says_what_it_would_run(capsys: pytest.CaptureFixture[str]) -
     assert "$ OP_RECORDER_HANG=60 deeplink run -o recorder --recorder train.py" in said
 
 
-def test_it_asks_until_it_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_question_is_repeated_until_answered(capsys: pytest.CaptureFixture[str]) -> None:
     answers = iter(["what", "9", "2"])
     assert diagnose.ask(lambda _: next(answers)) == "nan"
     assert diagnose.ask(lambda _: "slow") == "slow"
@@ -69,7 +69,7 @@ def test_python_however_it_is_started_goes_to_run(given: list[str], started: lis
     assert order.line == [*head, "--steps", "0-1", *started]
 
 
-def test_what_is_no_python_is_told_by_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_python_is_reported_by_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OP_RECORDER_HANG", "7")  # the user's own stays
     order = diagnose._order(diagnose.RECORD, Path("out"), program.read(["bash", "train.sh"], ""))
     assert order.line == ["bash", "train.sh"]
@@ -80,7 +80,7 @@ def test_what_is_no_python_is_told_by_settings(monkeypatch: pytest.MonkeyPatch) 
     }
 
 
-def test_a_program_that_hangs_is_ended_when_it_has_been_told(
+def test_a_program_that_hangs_is_ended_after_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "recorder"

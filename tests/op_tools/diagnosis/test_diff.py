@@ -67,13 +67,15 @@ def test_the_call_that_goes_wrong_is_named_not_those_behind_it(
     assert grown[0] == 0 < grown[1]  # right until then, and wrong from there on
 
 
-def test_the_same_run_twice_accuses_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_run_twice_reports_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs = [recorded(tmp_path / word, monkeypatch) for word in "ab"]
     found = diff(*runs)
     assert (found["status"], found["first"]) == ("same", None)
 
 
-def test_rounding_accuses_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounding_reports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that rounds in another way: everything in float64 in between."""
     right = recorded(tmp_path / "a", monkeypatch)
     with op_tools.OpReroute(
@@ -147,7 +149,7 @@ def test_the_command_writes_what_it_shows(
     assert "aten.mm.default" in shown.out
 
 
-def test_what_is_no_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_run_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.status(["diff", str(tmp_path), str(tmp_path / "none")]) == 2
     assert "no recorded call" in capsys.readouterr().err
 
@@ -277,13 +279,13 @@ def test_who_writes_over_a_result_has_not_read_it() -> None:
     assert statuses == ["wrong", "not checked"]
 
 
-def test_groups_of_ranks_are_told_apart() -> None:
+def test_groups_of_ranks_are_distinguished() -> None:
     rows = [gave(r, [[1.0 + r]], [[3.0 if r < 2 else 7.0]]) for r in range(4)]
     run = ranks(*(replace(e, group=(0, 1) if e.rank < 2 else (2, 3)) for e in rows))
     assert [row["status"] for row in collectives.check(run, "a")] == ["right", "right"]
 
 
-def test_a_missing_rank_is_told_and_the_rest_is_shown() -> None:
+def test_a_missing_rank_is_reported_and_the_rest_is_shown() -> None:
     full = ranks(gave(0, [[1.0]], [[3.0]]), gave(1, [[2.0]], [[3.0]]))
     lone = ranks(gave(0, [[1.0]], [[3.0]]), missing=(1,))
     found = diff(full, lone)

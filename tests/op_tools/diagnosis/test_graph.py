@@ -66,7 +66,7 @@ def test_of_an_inf_that_became_a_nan_the_inf_is_named() -> None:
     assert (made.kind, made.ops) == ("Inf", ("addmm",))
 
 
-def test_a_parameter_or_data_that_are_bad_accuse_no_operator() -> None:
+def test_a_parameter_or_data_that_are_bad_report_no_operator() -> None:
     made = found(lambda net: net.up.weight.data[0].fill_(math.nan))
     assert str(made).startswith("the NaN came from outside: the parameter up.weight is bad")
     made = found(lambda net: net.down.bias.data.fill_(math.inf))

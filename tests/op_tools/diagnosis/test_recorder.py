@@ -76,7 +76,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert len(nn.modules.module._global_forward_hooks) == hooks
 
 
-def test_a_recorded_run_is_the_same_run_and_nobody_is_accused(folder: Path) -> None:
+def test_a_recorded_run_is_the_same_run_and_nothing_is_reported(folder: Path) -> None:
     plain = small.train(12)
     with FlightRecorder() as recorder:
         watched = small.train(12)
@@ -91,7 +91,7 @@ def test_a_recorded_run_is_the_same_run_and_nobody_is_accused(folder: Path) -> N
     assert found[3]["loss"] == pytest.approx(plain["losses"][3])  # type: ignore[index]
 
 
-def test_a_nan_is_told_kept_and_followed_by_whole_steps(
+def test_a_nan_is_reported_kept_and_followed_by_whole_steps(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with torch.dipu.quirk("nan", "addmm", call=37), FlightRecorder() as recorder:
@@ -110,7 +110,7 @@ def test_a_nan_is_told_kept_and_followed_by_whole_steps(
     assert [chart.title for chart in content.charts][:2] == ["Loss", "Time of a step"]
 
 
-def test_a_bad_gradient_is_told_with_how_far_it_came(
+def test_a_bad_gradient_is_reported_with_how_far_it_came(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measurements, "SHARE", 100.0)  # time enough for every gradient
@@ -145,7 +145,7 @@ def test_time_that_other_programs_took_is_not_shared(monkeypatch: pytest.MonkeyP
     assert not budget.open
 
 
-def test_a_leap_of_the_loss_is_told() -> None:
+def test_a_leap_of_the_loss_is_reported() -> None:
     usual = Usual()
     assert not any(usual.leaps(2.0 + 0.01 * (i % 3)) for i in range(40))
     assert usual.leaps(9.0)
@@ -166,7 +166,7 @@ def test_it_stays_within_its_bound(tmp_path: Path) -> None:
     assert json.loads(last)["step"] == 1999
 
 
-def test_a_full_disk_costs_lines_and_is_told(tmp_path: Path) -> None:
+def test_a_full_disk_costs_lines_and_is_reported(tmp_path: Path) -> None:
     ring = Ring(tmp_path / "recorder_x", 64 << 10)
     ring.add({"step": 0})
     assert ring._file is not None
@@ -237,7 +237,7 @@ def test_memory_is_there_however_short_the_steps_are(
     assert [line["step"] for line in lines(folder) if "memory" in line] == [0, 5, 10]
 
 
-def test_a_hang_is_told_with_what_every_thread_does(
+def test_a_hang_is_reported_with_what_every_thread_does(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("op_tools.diagnosis.flight_recorder.recorder.PERIOD", 0.02)
@@ -289,7 +289,7 @@ def test_where_the_host_does_not_see_the_memory_figures_come_later(
     assert recorder.events[0].startswith("nan: the ")
 
 
-def test_losses_of_a_device_are_asked_for_together_and_by_their_values() -> None:
+def test_losses_of_a_device_are_requested_together_and_by_their_values() -> None:
     taken = Signals()
     lines: list[dict[str, Any]] = [{} for _ in range(4)]
     losses = [torch.tensor(value, device="dipu") for value in (1.0, 2.0, 3.0)]

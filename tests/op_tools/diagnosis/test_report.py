@@ -122,7 +122,7 @@ def test_runs_that_share_a_page_are_reported(tmp_path: Path) -> None:
     assert readers.read(tmp_path / "first").notes == []
 
 
-def test_what_cannot_be_read_is_told_and_the_rest_shown(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_reported_and_the_rest_shown(tmp_path: Path) -> None:
     statistics(tmp_path, 10)
     lines = tmp_path / f"op_statistics_result/op_statistics_info_pid1_{STAMP}.jsonl"
     lines.write_text(lines.read_text()[:-20])  # as kill -9 leaves it
@@ -137,7 +137,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_shown(tmp_path: Path) -> None:
     assert "broken.opcap was not read" in html.render(content, tmp_path)
 
 
-def test_a_rank_that_is_missing_is_told_and_the_rest_shown(tmp_path: Path) -> None:
+def test_a_rank_that_is_missing_is_reported_and_the_rest_shown(tmp_path: Path) -> None:
     for rank in (0, 2):
         statistics(tmp_path, 4, f"op_statistics_info_pid{rank}_{STAMP}-rank{rank}of3")
     content = readers.read(tmp_path)

@@ -34,7 +34,7 @@ def diff(status: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_a_diff_accuses_the_first_and_not_those_behind_it(tmp_path: Path) -> None:
+def test_a_diff_reports_the_first_and_not_those_behind_it(tmp_path: Path) -> None:
     content = shown(tmp_path, diff("diverges"))
     (finding,) = content.findings
     assert (finding.level, finding.title, finding.site) == ("bad", "They part at mm.", "train.py:9")

@@ -62,7 +62,7 @@ def test_a_wrong_suspect_costs_one_check() -> None:
     assert checks <= without + 1
 
 
-def test_suspects_that_are_not_all_guilty_are_told_apart() -> None:
+def test_suspects_that_are_not_all_faulty_are_distinguished() -> None:
     found, checks = search_for({5, 9}, 1000, suspects=[5, 6, 7, 8, 9])
     assert found == {5, 9}
     assert checks <= 8

@@ -82,7 +82,7 @@ def test_the_kernel_with_the_fault_is_named(
 
 
 @pytest.mark.parametrize("train", [texts, images])
-def test_a_healthy_run_accuses_nobody(train: Callable[[int], None]) -> None:
+def test_a_healthy_run_reports_nothing(train: Callable[[int], None]) -> None:
     with WhyNan() as tool:
         train(2)
     assert tool.found is not None
@@ -123,7 +123,7 @@ def test_softmax_of_a_row_that_is_all_masked_is_the_origin() -> None:
     assert explained(run)["origin"]["op"] == "aten._softmax.default"
 
 
-def test_a_nan_among_the_data_is_told_as_such() -> None:
+def test_a_nan_among_the_data_is_reported_as_such() -> None:
     def run() -> None:
         x = torch.tensor([1.0, float("nan")]).to("dipu")
         (x * 2).sum().item()

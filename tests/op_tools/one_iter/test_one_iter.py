@@ -170,7 +170,7 @@ QUIRKS = [
 @pytest.mark.parametrize(
     ("model", "quirk", "layer", "direction"), QUIRKS, ids=[" ".join(row[1]) for row in QUIRKS]
 )
-def test_the_guilty_layer_is_the_first(
+def test_the_faulty_layer_is_the_first(
     records: Callable[[type[nn.Module]], Path],
     model: type[nn.Module],
     quirk: tuple[str, str],
@@ -253,14 +253,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("model", "size", "message"), WRONG, ids=["other model", "other shape"])
-def test_what_does_not_fit_is_told(
+def test_what_does_not_fit_is_reported(
     records: Callable[[type[nn.Module]], Path], model: type[nn.Module], size: int, message: str
 ) -> None:
     with pytest.raises(OneIterError, match=message):
         compare(records(Transformer), model, "dipu", 1, False, size)
 
 
-def test_other_weights_are_told(records: Callable[[type[nn.Module]], Path]) -> None:
+def test_other_weights_are_reported(records: Callable[[type[nn.Module]], Path]) -> None:
     folder = records(Convolutional)
     wider = type("Convolutional", (Convolutional,), {"__module__": Convolutional.__module__})
     plain = wider.__init__
@@ -276,7 +276,7 @@ def test_other_weights_are_told(records: Callable[[type[nn.Module]], Path]) -> N
         compare(folder, wider, "dipu")
 
 
-def test_an_iteration_that_never_comes_is_told(tmp_path: Path) -> None:
+def test_an_iteration_that_never_comes_is_reported(tmp_path: Path) -> None:
     with pytest.raises(OneIterError, match="ended after 1 steps, before the iteration 5"):
         record(tmp_path, Convolutional, "cpu", step=5)
     assert list(tmp_path.iterdir()) == []

@@ -119,7 +119,7 @@ def test_autocast_is_as_it_was(form: str) -> None:
     assert replay(cases("linear")[0]).result.dtype == torch.bfloat16
 
 
-def test_random_numbers_are_noticed_where_they_are_drawn(form: str) -> None:
+def test_random_numbers_are_noticed_where_they_are_generated(form: str) -> None:
     x = torch.ones(64, device="dipu")
     with OpCapture(format=form):
         nn.functional.dropout(x, 0.5)
@@ -201,7 +201,7 @@ def test_only_the_host_stays_the_host_in_a_device_argument(form: str) -> None:
     assert replay(back, "dipu:1").result.device == torch.device("cpu")
 
 
-def test_nothing_to_replay_is_told(tmp_path: Path) -> None:
+def test_nothing_to_replay_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ReplayError, match="no captured call at"):
         load_cases(tmp_path)
     with pytest.raises(ReplayError, match="there is nothing at"):

@@ -180,7 +180,7 @@ def test_times_that_cannot_be_saved_are_shown(
     assert "op_time_measure_result cannot be written" in said and "1 cases: 1 ok" in said
 
 
-def test_every_call_is_shown_when_asked(
+def test_every_call_is_shown_on_request(
     captures: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OP_TOOLS_VERBOSE", "1")

@@ -210,7 +210,7 @@ def test_a_device_without_timed_events_is_waited_for(
     assert len(rows()) == 2
 
 
-def test_the_cpu_when_it_is_asked_for() -> None:
+def test_the_cpu_can_be_selected() -> None:
     with OpTimeMeasure(devices=["cpu"]) as tool:
         (torch.ones(8, requires_grad=True) * 2).sum().backward()
     assert {line.name for line in tool.summary()} >= {"torch.Tensor.mul", "torch.Tensor.sum"}
@@ -299,12 +299,12 @@ def test_retained_graphs_add_up() -> None:
         ({"tracee": "x"}, "OpTimeMeasure has no option 'tracee'"),
     ],
 )
-def test_bad_options_are_told_at_the_start(given: dict[str, Any], message: str) -> None:
+def test_bad_options_are_reported_at_the_start(given: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         OpTimeMeasure(**given).start()
 
 
-def test_a_folder_that_cannot_be_written_is_told_at_the_start(
+def test_a_folder_that_cannot_be_written_is_reported_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -473,6 +473,6 @@ def test_collectives_with_bytes_and_ranks(tmp_path: Path) -> None:
     assert "Collectives" in done.stdout and "bus GB/s" in done.stdout
 
 
-def test_numbers_that_are_equal_but_of_other_types_are_told_apart() -> None:
+def test_numbers_that_are_equal_but_of_other_types_are_distinguished() -> None:
     texts = [call_text("torch.add", (torch.ones(2), number), {}) for number in (1, 1.0, True)]
     assert texts == [f"float32(2), {number}" for number in ("1", "1.0", "True")]

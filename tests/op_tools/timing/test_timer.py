@@ -206,7 +206,7 @@ def test_an_expand_that_changes_nothing_takes_no_time_in_the_backward_pass() -> 
     assert line.backward.count == 3 and line.backward.warm == 0
 
 
-def test_a_second_backward_pass_long_after_the_first_is_nobody_elses() -> None:
+def test_a_second_backward_pass_long_after_the_first_is_attributed_correctly() -> None:
     a = torch.ones(4, device="dipu", requires_grad=True)
     other = torch.ones(4, device="dipu")
     with OpTimeMeasure(ops="torch.mul,torch.add") as tool:
@@ -223,7 +223,7 @@ def test_a_second_backward_pass_long_after_the_first_is_nobody_elses() -> None:
     assert len(rows()) == 1203
 
 
-def test_times_are_asked_for_before_the_file_is_written() -> None:
+def test_times_are_requested_before_the_file_is_written() -> None:
     a = torch.ones(4, device="dipu")
     made: list[torch.Tensor] = []
     with OpTimeMeasure() as tool:
@@ -277,7 +277,7 @@ def test_what_is_over_is_written_while_the_program_runs(monkeypatch: pytest.Monk
     assert len(rows()) == len(made)
 
 
-def test_a_file_that_cannot_be_written_is_told_and_the_program_goes_on(
+def test_a_file_that_cannot_be_written_is_reported_and_the_program_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OP_TOOLS_MAX_CACHE_SIZE", "50")
@@ -321,7 +321,7 @@ class Routed(nn.Module):
             self.layers[at](x).sum() if at else self.layers[at](x)
 
 
-def test_calls_that_come_in_another_order_than_before_are_told_apart() -> None:
+def test_calls_that_come_in_another_order_than_before_are_distinguished() -> None:
     model = Routed().to("dipu")
     small, large = torch.ones(2, device="dipu"), torch.ones(3, 2, device="dipu")
     with OpTimeMeasure() as tool:

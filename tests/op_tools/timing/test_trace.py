@@ -101,14 +101,14 @@ def test_each_rank_has_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.Mon
     assert [path.name for path in tmp_path.glob("*.json")] == ["trace_rank1.json"]
 
 
-def test_a_setting_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setting_requests_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OP_TIME_MEASURE_TRACE", str(tmp_path / "deep" / "t.json"))
     with OpTimeMeasure():
         torch.ones(4, device="dipu") + 1
     assert json.loads((tmp_path / "deep" / "t.json").read_text())
 
 
-def test_where_it_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
+def test_where_it_cannot_be_written_is_reported_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingError, match=r"the trace .* cannot be written"):
         OpTimeMeasure(trace=str(tmp_path / "file" / "t.json")).start()

@@ -40,7 +40,7 @@ def library() -> Iterator[Any]:
     del sys.modules["acme_ops"], sys.modules["acme_program"]
 
 
-def test_the_condition_hears_the_operators_own_arguments() -> None:
+def test_the_condition_sees_the_operators_own_arguments() -> None:
     def condition(a: torch.Tensor, b: torch.Tensor) -> bool:
         return a.dtype == torch.float16 or a.dim() == 2
 
@@ -267,7 +267,9 @@ def test_the_environments_lists_still_hold(
         (lambda x: x, "fallback", AttributeError, "is an attribute of no module, class or inst"),
     ],
 )
-def test_wrong_use_is_told(ops: Any, feature: str, error: type[Exception], message: str) -> None:
+def test_wrong_use_is_reported(
+    ops: Any, feature: str, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         op_tools.apply_feature(ops, feature)
 

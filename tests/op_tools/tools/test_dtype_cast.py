@@ -76,13 +76,13 @@ def test_the_dict_is_read_for_each_call(monkeypatch: pytest.MonkeyPatch) -> None
     assert torch.equal(low.cpu(), (x.cpu().half() @ x.cpu().half()).float())
 
 
-def test_a_dict_that_cannot_be_is_told_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dict_that_cannot_be_is_reported_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OP_DTYPE_CAST_DICT", "torch.flot16->torch.float32")
     with pytest.raises(SettingError, match=r"no type 'torch\.flot16', meant float16"):
         op_tools.OpDtypeCast().start()
 
 
-def test_rules_that_never_matched_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rules_that_never_matched_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with op_tools.OpDtypeCast():
         torch.sin(half(2))
     out = capsys.readouterr().out

@@ -117,7 +117,7 @@ def test_an_exception_stops_the_tools() -> None:
     assert engine.active() == []
 
 
-def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("transformers", "lightning", "lightning.pytorch", "pytorch_lightning"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(integrations.importlib, "import_module", _missing)
@@ -131,7 +131,7 @@ def _missing(name: str) -> None:
     raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-def test_bad_steps_are_told_at_once() -> None:
+def test_bad_steps_are_reported_at_once() -> None:
     with pytest.raises(ValueError, match="'x' is neither a number nor a range of numbers"):
         integrations.Window(Counting(), "x")
 

@@ -58,7 +58,7 @@ def test_a_gradient_that_overflows_is_named_by_its_forward() -> None:
 
 
 @pytest.mark.parametrize("level", ["api", "aten"])
-def test_masks_are_no_alarms(level: str) -> None:
+def test_masks_are_not_reported(level: str) -> None:
     x = torch.randn(4, 4, device="dipu", requires_grad=True)
     mask = torch.ones(4, 4, device="dipu").triu(1)
     with op_tools.OpOverflowCheck(level=level) as tool:

@@ -63,7 +63,7 @@ def test_two_ranks_get_what_they_should(found: list[dict[str, Any]]) -> None:
     assert {name: got for name, got in results.items() if got != EXPECTED[name]} == {}
 
 
-def test_what_the_chip_lacks_is_told_by_its_own_words(found: list[dict[str, Any]]) -> None:
+def test_what_the_chip_lacks_is_reported_by_its_own_words(found: list[dict[str, Any]]) -> None:
     text = "comm_all_reduce failed with code 1: no reduction of the type number 8"
     assert text in found[0]["reductions float16"]
     assert "the chip's table has no comm_probe" in found[1]["recv from any"]

@@ -84,7 +84,7 @@ def test_a_rank_that_calls_something_else_is_named() -> None:
     ]
 
 
-def test_all_there_is_told_apart() -> None:
+def test_a_case_where_all_ranks_are_present_is_distinguished() -> None:
     found = collective_hang.diagnose([record(rank, entry(5, state="pending")) for rank in range(3)])
     assert found == [
         "group 0: ranks 0, 1, 2 in allreduce #5 Float[4] (train.py:7 step): all are there, so it "

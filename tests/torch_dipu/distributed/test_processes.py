@@ -55,7 +55,7 @@ def test_a_data_loader_pins_its_batches(workers: int, device: str) -> None:
     assert total.item() == 28.0
 
 
-def test_a_forked_child_that_uses_the_device_is_told_what_to_do() -> None:
+def test_a_forked_child_that_uses_the_device_gets_a_hint() -> None:
     text = output_of(
         """
 import os, torch, torch_dipu

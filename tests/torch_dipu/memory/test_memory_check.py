@@ -16,7 +16,7 @@ def _checked(source: str, level: int = 1, backtrace: bool = False) -> str:
     return done.stderr
 
 
-def test_what_is_never_freed_is_told_with_its_place_apart_from_globals() -> None:
+def test_what_is_never_freed_is_reported_with_its_place_apart_from_globals() -> None:
     text = _checked(
         """
 import ctypes, torch, torch_dipu
@@ -41,7 +41,7 @@ torch.ones(10, device="dipu").add(1)
     assert "<string>:8 in cache\n" in held
 
 
-def test_a_program_that_frees_everything_hears_so() -> None:
+def test_a_program_that_frees_everything_gets_a_clean_report() -> None:
     text = _checked("import torch, torch_dipu; torch.ones(3, device='dipu').add(1)")
     assert text == "[torch_dipu] memory check: every block was freed.\n"
 

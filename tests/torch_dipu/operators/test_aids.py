@@ -360,7 +360,7 @@ def test_the_variable_that_chose_a_device_when_dipu_was_built_is_answered() -> N
 @pytest.mark.parametrize(
     ("wanted", "expected"), [("True", "cuda"), ("", "cuda"), ("false", "none")]
 )
-def test_cuda_is_mocked_where_it_is_asked_for(wanted: str, expected: str) -> None:
+def test_cuda_is_mocked_on_request(wanted: str, expected: str) -> None:
     source = """
 import torch, torch_dipu
 try:

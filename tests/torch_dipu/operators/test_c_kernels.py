@@ -110,7 +110,7 @@ def test_lists_and_dimensions(chip: Chip) -> None:
     assert chip.noted == "diopiCat n=2 dim=0"
 
 
-def test_results_that_nobody_asked_for_are_null(chip: Chip) -> None:
+def test_results_that_no_one_requested_are_null(chip: Chip) -> None:
     x, weight = r(2, 3), r(3)
     mean, rstd = r(2, 1), r(2, 1)
     grads = torch.ops.aten.native_layer_norm_backward(
@@ -165,7 +165,7 @@ def test_memory_that_overlaps_is_left_to_the_host(chip: Chip) -> None:
         x[1:].add_(x[:-1])
 
 
-def test_a_generator_is_drawn_from(chip: Chip) -> None:
+def test_a_generator_is_used(chip: Chip) -> None:
     torch.manual_seed(3)
     first, second = torch.empty(2, device="dipu").uniform_(2, 5), torch.rand(2, device="dipu")
     assert chip.noted.startswith("diopi_uniform 0..1")
