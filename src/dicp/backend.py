@@ -118,7 +118,7 @@ class GraphCompiler(ABC):
         options: Mapping[str, Any] | None = None,
         mode: str | None = None,
     ) -> Callable[..., Any]:
-        """What torch.compile calls with a graph: see `dicp.entry.Backend`."""
+        """Compile a graph for torch.compile: see `dicp.entry.Backend`."""
 
 
 def find(name: str) -> GraphCompiler:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.compile calls: a vendor's record of a graph compiler, as a backend."""
+"""The backend that torch.compile calls: a vendor's record of a graph compiler."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Backend(GraphCompiler):
         options: Mapping[str, Any] | None = None,
         mode: str | None = None,
     ) -> Callable[..., Any]:
-        """What torch.compile calls with a graph."""
+        """Compile a graph; torch.compile calls this."""
         from dicp.dynamo_bridge.compile_fx import compile_fx  # slow to import
 
         return compile_fx(gm, example_inputs, self, options=options, mode=mode)

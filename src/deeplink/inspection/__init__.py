@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands report: the device, operators, a program's use of CUDA, hung collectives."""
+"""Reports of the commands: the device, operators, a program's use of CUDA, hung collectives."""

@@ -117,7 +117,7 @@ def load(key: str, backend: GraphCompiler, kind: str) -> Any:
     try:
         return None if blob is None else pickle.loads(blob)
     except Exception as error:  # a foreign file may contain anything
-        log.warning("%s cannot be read, and is compiled anew: %s", path, error)
+        log.warning("%s cannot be read, recompiling: %s", path, error)
         path.unlink(missing_ok=True)
         return None
 
@@ -159,7 +159,7 @@ def _read(path: Path) -> bytes | None:
     blob = data[32:]
     if hashlib.sha256(blob).digest() == data[:32]:
         return blob
-    log.warning("%s is damaged, or none of ours: compiled anew", path)
+    log.warning("%s is damaged, or not a file of dicp: recompiling", path)
     return None
 
 

@@ -94,7 +94,7 @@ def check(kept: Kept) -> None:
         raise CompileError(f"the stored trace is for {kept.asked}; requested is {asked}.")
     other = [name.source for name in kept.names if not name.holds()]
     if other:
-        raise CompileError(f"a trace was kept where these were others: {', '.join(other)}.")
+        raise CompileError(f"the stored trace used other values of: {', '.join(other)}.")
 
 
 def _asked() -> str | None:

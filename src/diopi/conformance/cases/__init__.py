@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is called: cases and their samples, shapes, memory layouts, random arguments."""
+"""The calls of the suite: cases and their samples, shapes, memory layouts, random arguments."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is checked of a call: values, gradients, memory, distributions of random operators."""
+"""The checks of a call: values, gradients, memory, distributions of random operators."""

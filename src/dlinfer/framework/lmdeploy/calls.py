@@ -37,7 +37,10 @@ def check() -> None:
     sources = (path.read_text("utf-8") for path in sorted(folder.rglob("*.py")))
     wrong = [text for call in scan(sources) if (text := unbound(call))]
     if wrong:
-        raise DeeplinkError(f"LMDeploy calls dlinfer otherwise than known: {'; '.join(wrong)}.")
+        raise DeeplinkError(
+            f"this LMDeploy calls dlinfer with unknown arguments: {'; '.join(wrong)}.",
+            "install a release of LMDeploy that dlinfer is tested with.",
+        )
 
 
 def scan(sources: Iterable[str]) -> list[Call]:
