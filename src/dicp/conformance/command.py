@@ -52,7 +52,7 @@ def backend_of(name: str) -> GraphCompiler:
     except (ImportError, AttributeError) as error:
         raise DeeplinkError(
             f"cannot load backend {name!r}: {error}.",
-            "give the name of an entry point of torch_dynamo_backends, or package.module:attribute.",
+            "a backend is an entry point of torch_dynamo_backends, or package.module:attribute.",
         ) from error
     if not isinstance(found, GraphCompiler):
         raise DeeplinkError(f"{name!r} is of type {type(found).__name__}; allowed: dicp.Backend.")
