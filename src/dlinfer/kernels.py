@@ -261,6 +261,6 @@ def checked(module: Any, vendor: str) -> dict[str, Kernel]:
         if wanted != given:
             raise SignatureError(
                 f"{vendor}'s kernel {name} takes ({given}), and its op ({wanted}).",
-                "a kernel repeats the arguments of its op, in their order.",
+                "a kernel has the arguments of its op, in their order.",
             )
     return found

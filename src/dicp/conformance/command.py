@@ -93,7 +93,7 @@ def _row_of_op(
     counts = Counter(outcome.status for outcome in found)
     status = next((s for s in (WRONG, RIGHT, EAGER) if counts[s]), NOT_TRIED)
     texts = dict.fromkeys(o.text for o in found if o.text and o.status in (WRONG, EAGER))
-    text = "; ".join(texts) if found else "no sample of a call is known"
+    text = "; ".join(texts) if found else "there is no sample of a call"
     told = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
     return Row("op", name, dtype, sizes, status, told, text, named)
 

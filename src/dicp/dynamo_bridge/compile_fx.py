@@ -57,8 +57,8 @@ def _compiled(
     backend.version()  # raises for a missing compiler before any work is done
     if wants_gradients(example_inputs) and not backend.training:
         report.say_once(
-            f"{backend.label} compiles inference only, and gradients are wanted here: eager. "
-            "Call the model under torch.no_grad() for inference."
+            f"{backend.label} compiles inference only, and this graph needs gradients: running "
+            "eagerly. Call the model under torch.no_grad() for inference."
         )
         record = report.begin(backend.label, "training")
         record.decide("eager: it compiles inference only", stays_eager=True)
