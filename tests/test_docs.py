@@ -1,4 +1,4 @@
-"""What the pages say is so: the snippets, the links."""
+"""The statements of the documents: snippets run, links exist."""
 
 import json
 import os

@@ -176,7 +176,7 @@ def same(result, expected):
 
 
 def run(site: Path, script: str) -> str:
-    """What a program prints on ACME's chip; it must exit with 0 and without a warning."""
+    """Return a program's output on ACME's chip; it must exit with 0 and without a warning."""
     done = python(site, "-c", COMMON + textwrap.dedent(script), DEEPLINK_VENDOR="acme")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""

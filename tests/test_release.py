@@ -1,4 +1,4 @@
-"""What a release needs: one version, metadata, licence lines, and pictures that are current."""
+"""Requirements of a release: one version, metadata, licence lines, and current pictures."""
 
 import json
 import re

@@ -30,7 +30,7 @@ def rows(page: Path) -> list[list[str]]:
 
 
 def known(row: list[str]) -> list[str]:
-    """How the cells of a row are known; the last one names the collective library before it."""
+    """Identify the cells of a row; the last one names the collective library before it."""
     return [re.sub(r"^\w+`[:：] ?", "", cell) for cell in row[5:]]
 
 

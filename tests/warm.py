@@ -38,7 +38,7 @@ def run(
     given: str = "",
     timeout: float = 300,
 ) -> subprocess.CompletedProcess[str]:
-    """What `python -W warn …` gives for arguments (-c, -m or a file) and what it may read."""
+    """Return the output of `python -W warn …` for arguments (-c, -m or a file) and an input."""
     request = {"arguments": list(arguments), "env": dict(env), "cwd": str(cwd or Path.cwd())}
     with _ONE, _file() as stdin, _file() as stdout, _file() as stderr:
         server = _server()
@@ -91,7 +91,7 @@ def _server() -> socket.socket:
 
 
 def _serve(connection: socket.socket) -> dict[str, Any] | None:
-    """Forks for each request; in the child it returns the request, at the end None."""
+    """Fork for each request; return the request in the child, and None at the end."""
     while True:
         message, files, _, _ = socket.recv_fds(connection, LARGEST, 3)
         if not message:

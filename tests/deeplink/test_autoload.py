@@ -1,4 +1,4 @@
-"""What `import torch` starts by the environment."""
+"""The programs that `import torch` starts by the environment."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ cpp_extension.CUDAExtension("name", ["kernel.cu"])
 
 
 def cover(*line: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """What `deeplink coverage` starts, without importing torch again."""
+    """Run `deeplink coverage` in this process, without importing torch again."""
     here = {"DITORCH_QUIET": "1", "DEEPLINK_VENDOR": "reference", "COLUMNS": "400", **environment}
     line = ("-m", "ditorch", "coverage", *line)
     return warm.run([*map(str, line)], {**os.environ, **here}, warn="ignore")

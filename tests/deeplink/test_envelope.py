@@ -1,4 +1,6 @@
-"""What an envelope must allow: the ways in which real devices round on the way."""
+"""The errors that an envelope must allow: real devices round intermediate values in
+several ways.
+"""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def build(said: list[str] | None = None) -> Path:
 
 
 def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """What a new Python prints."""
+    """Return the output of a new Python process."""
     return subprocess.run(
         [sys.executable, *arguments],
         env=settings.environment(environment),

@@ -59,7 +59,7 @@ def pip(python: str | Path, *line: str | Path) -> None:
 
 
 def requirements() -> list[str]:
-    """What the wheel depends on, with the torch of this process."""
+    """Return the wheel's dependencies, with the torch of this process."""
     plain = [text for text in requires("deeplink") or () if "extra ==" not in text]
     return [f"torch=={torch.__version__}", *(t for t in plain if not t.startswith("torch"))]
 
@@ -80,7 +80,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 def output_of(done: subprocess.CompletedProcess[str], status: int = 0) -> str:
-    """What a command printed; its status must be the one that is expected."""
+    """Return a command's output; raise unless its status is the expected one."""
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout + done.stderr
 

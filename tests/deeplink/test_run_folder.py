@@ -1,4 +1,4 @@
-"""One folder for each run: run.json, the link to the latest, and what --fail-on reads."""
+"""The folder of one run: run.json, the link to the latest, and the findings for --fail-on."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the parts know of tensors."""
+"""Functions on tensors that torch lacks."""
 
 from __future__ import annotations
 

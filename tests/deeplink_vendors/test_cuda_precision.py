@@ -12,7 +12,7 @@ from deeplink_vendors.cuda import precision
 
 @pytest.fixture(autouse=True)
 def defaults() -> Iterator[None]:
-    """Torch's defaults before and after each test: torch.testing changes them in its process."""
+    """Restore torch's defaults around each test: torch.testing changes them in its process."""
     _set_defaults()
     yield
     _set_defaults()
@@ -24,7 +24,7 @@ def _set_defaults() -> None:
 
 
 def _allow(matmul: bool, convolution: bool) -> None:
-    """By the older settings; torch.testing forbids to write cudnn's in the process that has it."""
+    """Use the older settings, because torch.testing blocks writes to cudnn's newer ones."""
     cuda.matmul.allow_tf32 = matmul
     torch._C._set_cudnn_allow_tf32(convolution)
 

@@ -109,7 +109,7 @@ def compiled(folder: Path, source: Path, kernel: str) -> ctypes.CDLL:
 def found_in(
     results: torch.Tensor, lengths: list[int], flats: list[torch.Tensor], hash_only: bool
 ) -> list[Statistics]:
-    """What the rows of each tensor amount to."""
+    """Sum up the rows of each tensor."""
     parts = zip(results.split(lengths), flats, strict=True)
     return [_amount_to(rows, flat, hash_only) for rows, flat in parts]
 

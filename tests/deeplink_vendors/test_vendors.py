@@ -100,14 +100,14 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def write(folder: Path, package: str, source: str) -> None:
-    """One fake package."""
+    """Create one fake package."""
     (folder / package).mkdir()
     (folder / package / "__init__.py").write_text(source)
     importlib.invalidate_caches()
 
 
 def state(name: str) -> tuple[str, str]:
-    """How a vendor stands now."""
+    """Return a vendor's current state."""
     row = find(name)
     assert row is not None
     return row.status, row.reason

@@ -1,4 +1,4 @@
-"""How far each mapped overload is proved on each backend; measured into `levels.csv`."""
+"""The verification level of each mapped overload on each backend, as measured into `levels.csv`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST = 3  # calls of an overload in each type
 
 @dataclass(frozen=True)
 class Level:
-    """One overload on one backend: the types in which it was right, and for sizes that change."""
+    """The types in which one overload on one backend is correct, and whether sizes may change."""
 
     backend: str
     overload: str
@@ -67,7 +67,7 @@ def outcomes(
     dynamic: bool = False,
     calls: dict[Any, list[Call]] | None = None,
 ) -> dict[Any, list[Outcome]]:
-    """What became of the calls of each overload."""
+    """Return the outcomes of the calls of each overload."""
     calls = calls or {overload: all_calls.calls(overload, dtype)[:MOST] for overload in asked}
     compile_ = _together(backend, [c for part in calls.values() for c in part])
     original, backend.compile = backend.compile, compile_
@@ -81,7 +81,7 @@ def outcomes(
 
 
 def _together(backend: GraphCompiler, calls: list[Call]) -> Callable[[bytes], bytes]:
-    """For topsgraph: all of the sources by one run of g++."""
+    """Compile all sources for topsgraph by one run of g++."""
     if backend is not topsgraph:
         return backend.compile
     graphs = [op_check.graph_of(call, False) for call in calls]
@@ -91,7 +91,7 @@ def _together(backend: GraphCompiler, calls: list[Call]) -> Callable[[bytes], by
 
 
 def outcome(backend: GraphCompiler, call: Call, dynamic: bool) -> Outcome:
-    """What became of one call; an error is wrong."""
+    """Run and judge one call; an error counts as wrong."""
     try:
         return op_check.check(backend, call, dynamic)
     except Exception as error:  # a row of the table, and the tests fail by it
@@ -129,6 +129,6 @@ def written(levels: Iterable[Level]) -> str:
 
 
 def kept() -> list[Level]:
-    """What was measured last."""
+    """Read the last measured levels."""
     with FILE.open(encoding="utf-8", newline="") as file:
         return [Level(**row) for row in csv.DictReader(file)]

@@ -26,6 +26,6 @@ def written(rows: Iterable[Found]) -> str:
 
 
 def kept() -> list[Found]:
-    """What was measured last."""
+    """Read the last measured rows."""
     with FILE.open(encoding="utf-8", newline="") as file:
         return [Found(**row) for row in csv.DictReader(file)]

@@ -127,7 +127,7 @@ def test_a_model_whose_compiled_steps_lose_is_trained_eagerly_and_says_so(
 
 
 class Broken(nn.Module):
-    """In two graphs."""
+    """A module that dynamo splits into two graphs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -191,8 +191,8 @@ def test_a_module_in_a_checkpoint_runs_one_thing_in_forward_and_backward(
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")  # inductor's own imports
 def test_a_graph_may_be_retained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What AOTAutograd makes for inductor, run without it: backward is compiled before its call,
-    and has to leave what forward saved as it is.
+    """Run AOTAutograd's graphs without inductor: backward is compiled before its call, and must not
+    modify what forward saved.
     """
 
     def eager(gm: fx.GraphModule, inputs: Any, config_patches: Any) -> Any:

@@ -37,7 +37,7 @@ Program = Callable[..., Any]
 
 
 class Executor:
-    """In the place of what runs a graph on a chip."""
+    """Replace the runner of a graph on a chip."""
 
     def __init__(self, *args: Any) -> None:
         pass

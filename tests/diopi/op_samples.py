@@ -1,4 +1,4 @@
-"""One call of every op: recorded from torch's op_db, or written here where it has none."""
+"""One call of every op: recorded from torch's op_db, or defined here where it has none."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def recorded() -> Mapping[str, Arguments]:
 
 @cache
 def op_db() -> Mapping[str, Any]:
-    """Torch's entries, by the names that ops use for them: sum, max.reduction_no_dim."""
+    """Return torch's entries, by the names that ops use for them: sum, max.reduction_no_dim."""
     from torch.testing._internal import common_methods_invocations as lists
 
     names = [

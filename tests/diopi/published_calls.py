@@ -115,5 +115,5 @@ def _empty(result: Any) -> Any:
 
 
 def listed(value: Any) -> list[Any]:
-    """One result, or each of several."""
+    """Yield one result, or each of several."""
     return list(value) if isinstance(value, (list, tuple)) else [value]

@@ -1,4 +1,4 @@
-"""What is generated: current, compilable, and complete."""
+"""The generated files: current, compilable, and complete."""
 
 from __future__ import annotations
 

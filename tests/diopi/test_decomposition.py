@@ -21,7 +21,7 @@ KERNELS_110 = Path(__file__).with_name("kernels_110.txt").read_text().split()
 
 @cache
 def resolved() -> dict[str, Resolved]:
-    """On kernels that are right."""
+    """Run on correct kernels."""
     return Implementation("acme", {name: get(name).meaning for name in KERNELS_110}).resolve()
 
 

@@ -1,4 +1,4 @@
-"""Torch's schemas: how they are read, and that the ones checked in are those of today."""
+"""Torch's schemas: their parser, and whether the checked-in ones match the installed torch."""
 
 from __future__ import annotations
 

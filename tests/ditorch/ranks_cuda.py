@@ -1,4 +1,4 @@
-"""What each rank does in the tests of torch.distributed: the code names cuda and nccl only."""
+"""The program of each rank in the tests of torch.distributed: it names cuda and nccl only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def main(rank: int, vendor: str, jobs: list[str], options: dict[str, Any], queue
 
 
 def launcher_environment() -> dict[int, dict[str, str]]:
-    """What torchrun sets, for each rank; the port is free a moment ago."""
+    """Return torchrun's variables for each rank, with a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -87,7 +87,7 @@ def _gloo_group(rank: int) -> Any:
 
 
 def _gloo_on_device(rank: int) -> Any:
-    """What gloo does with CUDA tensors, and tensors of the CPU in the same group."""
+    """Run gloo with CUDA tensors, and with tensors of the CPU in the same group."""
     group = dist.new_group([0, 1], backend="gloo")
     own = torch.full((2,), float(rank), device="cuda")
     found: dict[str, Any] = {}

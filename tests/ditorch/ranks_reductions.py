@@ -1,4 +1,4 @@
-"""What each rank does in the tests of DITORCH_FLOAT32_REDUCE: the same sums, with and without."""
+"""The program of each rank in the tests of DITORCH_FLOAT32_REDUCE: equal sums, with and without."""
 
 from __future__ import annotations
 

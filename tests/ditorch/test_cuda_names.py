@@ -41,7 +41,7 @@ def public_names() -> list[str]:
 
 
 def is_public(name: str, value: Any) -> bool:
-    """Not private, and not taken from elsewhere."""
+    """Return the public names that a module itself defines."""
     if name.startswith("_"):
         return False
     if isinstance(value, ModuleType):

@@ -386,7 +386,7 @@ def test_cudart(mapped: SimpleNamespace) -> None:
 
 
 def test_every_neutral_call_is_reported(mapped: SimpleNamespace) -> None:
-    """Nothing in torch.cuda.tunable is a silent no-op."""
+    """Every function of torch.cuda.tunable raises or warns."""
     with pytest.warns(mapped.calls.DitorchWarning, match="TunableOp"):
         torch.cuda.tunable.enable(True)
     assert torch.cuda.tunable.is_enabled() is False

@@ -14,7 +14,7 @@ HIDDEN, HEADS, SHARED, SIZE, INNER, EXPERTS, BLOCK, WORDS = 32, 4, 2, 8, 48, 4, 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer's weights; with experts, a mixture in place of the gated layer."""
+    """The weights of one layer; with experts, a mixture in place of the gated layer."""
 
     norms: tuple[Tensor, Tensor]
     qkv: Tensor
@@ -66,7 +66,7 @@ def step(
     lengths: Tensor,
     longest: int,
 ) -> Any:
-    """One token of every row through the model: x [rows, hidden]."""
+    """Run one token of every row through the model: x [rows, hidden]."""
     total = x
     normed = fused.rms_norm(x, model[0].norms[0], 1e-6)
     for at, (layer, (k_cache, v_cache)) in enumerate(zip(model, held, strict=True)):
@@ -93,7 +93,7 @@ def _gated(layer: Layer, x: Tensor) -> Any:
 
 
 def given(rows: int, length: int, device: str = "cpu") -> tuple[Any, ...]:
-    """What `step` takes after the caches: each row's token is its `length`-th."""
+    """Return the arguments of `step` after the caches: each row's token is its `length`-th."""
     drawn = torch.Generator().manual_seed(rows * 100 + length)
     angles = torch.rand(rows, SIZE, generator=drawn)
     blocks = -(-length // BLOCK)

@@ -18,7 +18,7 @@ RECORD = Vendor("interpreted", "cpu", lambda: True, fused="deeplink_vendors.cuda
 
 
 def main(ops: list[str]) -> int:
-    """How many cases are wrong."""
+    """Return the number of wrong cases."""
     row = Found(RECORD.name, RECORD, "available", "", "")
     vendors.discover = lambda: [row]
     vendors.find = lambda name: row

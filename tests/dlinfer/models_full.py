@@ -117,7 +117,7 @@ def _causal(family: str, config: dict[str, Any]) -> Any:
 
 
 def _internlm2() -> Any:
-    """By the loader, from a checkpoint that is written for it."""
+    """Load a checkpoint through the loader that is written for it."""
     size, inner = INTERNLM2["hidden_size"], INTERNLM2["intermediate_size"]
     head = size // INTERNLM2["num_attention_heads"]
     both = size + 2 * INTERNLM2["num_key_value_heads"] * head
@@ -184,7 +184,7 @@ MODELS = {
 
 
 def measured(words: list[str], device: str = "cuda") -> Iterator[Found]:
-    """What becomes of the models that are named, all of them where none is."""
+    """Measure the named models, or all of them."""
     where = torch.cuda.get_device_name() if device == "cuda" else device
     run = f"{time.strftime('%Y-%m-%d')}, {where}, torch {torch.__version__.partition('+')[0]}"
     run += f", transformers {transformers.__version__}"
@@ -293,7 +293,7 @@ def _error(model: Any, given: dict[str, Tensor], new: Tensor, logits: Tensor) ->
 
 
 def _missed(model: Any, given: dict[str, Tensor], new: Tensor) -> float:
-    """How far below the best the logit of a chosen token is at most, over the largest logit."""
+    """Return the largest gap of a chosen token's logit below the best, over the largest logit."""
     truth = _truth(model, given, new)
     chosen = truth.gather(-1, new.cpu().unsqueeze(-1)).squeeze(-1)
     return float((truth.amax(-1) - chosen).max() / truth.abs().max())

@@ -177,7 +177,7 @@ def built(name: str) -> Any:
 
 
 def tokens(model: Any, mode: str) -> list[list[int]]:
-    """What a model generates, greedily: of rows with and without padding, or of requests."""
+    """Generate greedily: rows with and without padding, or requests."""
     rows = torch.randint(3, 90, (3, 9), generator=torch.Generator().manual_seed(1))
     if mode == "generate_batch":
         prompts = [row[count:].tolist() for row, count in zip(rows, (0, 4, 7), strict=True)]
@@ -221,7 +221,7 @@ def images(model: Any) -> Iterator[dict[str, Any]]:
 
 
 def measured(words: list[str]) -> Iterator[Found]:
-    """What becomes of the models and modes that are named, all of them where none is."""
+    """Measure the named models and modes, or all of them."""
     run = f"{time.strftime('%Y-%m-%d')}, torch {torch.__version__.partition('+')[0]}"
     run += f", transformers {transformers.__version__}"
     for name in [name for name in [*MODELS, *REASONS] if name in words] or [*MODELS, *REASONS]:
@@ -250,7 +250,9 @@ def checked(name: str, mode: str, device: str = "cpu") -> tuple[str, str]:
 
 @functools.cache
 def stock_tokens(name: str) -> dict[str, list[list[int]] | str]:
-    """Of the model without dlinfer, in another process, in each mode; or what went wrong."""
+    """Return the tokens of the model without dlinfer, from another process, in each mode; or its
+    error.
+    """
     command = [sys.executable, "-m", "tests.dlinfer.models_transformers", name]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, list[list[int]] | str] = json.loads(done.stdout.splitlines()[-1])

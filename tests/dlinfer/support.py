@@ -52,7 +52,7 @@ def why_not(model: str, place: tuple[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Found:
-    """What became of a model in one framework, on one vendor's kernels, in one mode."""
+    """The status of a model in one framework, on one vendor's kernels, in one mode."""
 
     model: str  # llama, qwen2_moe, …
     framework: str  # transformers, lmdeploy, vllm
@@ -64,7 +64,7 @@ class Found:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What a row is known by."""
+        """Return the key of a row."""
         return self.model, self.framework, self.vendor, self.mode
 
 

@@ -1,4 +1,4 @@
-"""Whose device serves a framework's device type of a chip."""
+"""The choice of the vendor that serves a framework's device type of a chip."""
 
 import pytest
 

@@ -1,6 +1,4 @@
-"""Whose kernel runs: the vendor's, else the reference; reported once, or an error
-with the reason.
-"""
+"""The choice of the kernel: the vendor's, else the reference, with one report or an error."""
 
 import json
 import logging

@@ -30,7 +30,7 @@ rms_norm_w8a8 3
 
 
 def _recorded() -> list[Call]:
-    """As scripts/dlinfer_calls.py wrote them, from the wheels of releases."""
+    """Read the calls that scripts/dlinfer_calls.py wrote from the wheels of releases."""
     text = Path(__file__).with_name("lmdeploy_calls.csv").read_text("utf-8")
     rows = csv.DictReader(io.StringIO(text))
     recorded = [

@@ -58,7 +58,7 @@ def test_generated_tokens_are_the_same(name: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_requests_in_batches_have_the_same_tokens(llama: Any) -> None:
-    """Of prompts alone, of prompts in pieces mixed with others' tokens, and of one token each."""
+    """Run steps of prompts alone, of prompts in pieces with other tokens, and of one token each."""
     other = checks.built("llama")
     expected = checks.tokens(llama, "generate_batch")
     applied = dlinfer.apply(llama)

@@ -19,7 +19,7 @@ Python = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where droplet is installed; two kernels with faults are added to it."""
+    """The folder of an installed droplet, extended by two faulty kernels."""
     if not COMPILER or not shutil.which("make"):
         pytest.skip("no C compiler or no make")
     place = tmp_path_factory.mktemp("droplet")

@@ -57,7 +57,7 @@ def is_printed(wanted: str, printed: str) -> bool:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the commands run, one after the other: a later one reads what an earlier one wrote."""
+    """The folder in which the commands run in order: a later one reads files of an earlier one."""
     made = tmp_path_factory.mktemp("wrong_loss")
     (made / "examples").symlink_to(ROOT / "examples")
     return made

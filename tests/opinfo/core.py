@@ -62,7 +62,7 @@ def check(
 
 @dataclass(frozen=True)
 class _How:
-    """How results are held against the CPU's: where they are, whether by values, how near."""
+    """The comparison with the CPU's results: the device, whether values count, the tolerance."""
 
     device: str
     exact: bool
@@ -71,7 +71,7 @@ class _How:
 
 @dataclass(frozen=True)
 class _Verdict:
-    """One sample: an error, or "" for a pass, or None where the CPU does not go."""
+    """Run one sample; return an error, "" for a pass, or None where the CPU fails."""
 
     forward: str | None = None
     backward: str | None = None

@@ -19,7 +19,7 @@ KINDS = ("todo", "notyet", "never")
 
 @dataclass(frozen=True)
 class Gap:
-    """One entry: this op, in this dtype and stage, is known to fail, and why."""
+    """A known failure of an op in a dtype and stage, with the reason."""
 
     op: str
     dtype: str
@@ -44,10 +44,7 @@ def find_gap(gaps: Sequence[Gap], op: str, dtype: str) -> Gap | None:
 
 
 def judge(outcomes: Sequence[Outcome], gaps: Sequence[Gap], known: Collection[str]) -> list[str]:
-    """What does not agree: failures without a gap, gaps that pass, gaps that match nothing.
-
-    A gap is only judged when everything that it covers has been run.
-    """
+    """Return disagreements: failures without a gap, gaps that pass, gaps that match nothing."""
     complaints = []
     failing = {(row.op, row.dtype, fail.stage) for row in outcomes for fail in row.failures}
     for op, dtype, stage in sorted(failing):

@@ -1,4 +1,4 @@
-"""What became of an op, as sent by workers; imports no torch."""
+"""The outcome of an op, as sent by workers; imports no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Failure:
-    """One sample that went wrong: in which stage, which sample, and how."""
+    """A failed sample: the stage, the sample, and the error."""
 
     stage: str
     sample: int
@@ -16,7 +16,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one op in one dtype; totals count only what the CPU itself can run."""
+    """The outcome of one op in one dtype; totals count only samples that the CPU runs."""
 
     op: str
     dtype: str

@@ -24,7 +24,7 @@ class _Sample:
 
 @dataclass(frozen=True)
 class _Op:
-    """As much of an OpInfo as the check reads."""
+    """The part of an OpInfo that the check reads."""
 
     function: Callable[..., Any]
     samples: tuple[_Sample, ...] = (_Sample(torch.tensor([1.0, 2.0, 3.0])),)

@@ -18,7 +18,7 @@ GAPS = read_gaps()
 
 @pytest.fixture(scope="session")
 def outcomes(request: pytest.FixtureRequest) -> dict[Task, Outcome]:
-    """What became of every op that this session selected, checked in two processes."""
+    """The outcomes of every op that this session selected, checked in two processes."""
     items = [item for item in request.session.items if isinstance(item, pytest.Function)]
     tasks: list[Any] = [
         item.callspec.params["task"] for item in items if "outcomes" in item.fixturenames

@@ -18,7 +18,7 @@ READY = "ready"
 
 @dataclass(frozen=True)
 class Task:
-    """One op in one dtype."""
+    """One op in one dtype, to be checked."""
 
     op: str
     dtype: str

@@ -1,4 +1,4 @@
-"""What every test of the device shares: a registered device, fixed seeds, no memory left behind."""
+"""Common set-up of the device's tests: a registered device, fixed seeds, a check for leaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each of two ranks does in the tests of collectives; a table of jobs, by name."""
+"""The jobs of each of two ranks in the tests of collectives; a table by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two ranks do in the tests of the flight record: one does not come to a collective."""
+"""The program of two ranks in the tests of the flight record: one misses a collective."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ WAYS = (_all_reduced, _all_reduced_coalesced, _scattered, _scattered_tensor, _sc
 
 
 def _values(dtype: torch.dtype, size: int) -> Tensor:
-    """What the ranks bring: one (size, 3) tensor each, the same in every process."""
+    """Return the ranks' inputs: one (size, 3) tensor each, equal in every process."""
     torch.manual_seed(1)
     if dtype.is_floating_point or dtype.is_complex:
         return (torch.randn(size, size, 3, dtype=torch.complex128) * 3).to(dtype)

@@ -27,7 +27,7 @@ class Case:
         self.dtype, self.device, self.asynchronous = dtype, device, asynchronous
 
     def of(self, rank: int, length: int = 6) -> Tensor:
-        """What a rank brings: whole numbers that every type holds, on the host."""
+        """Return a rank's input: integers that every type represents, on the host."""
         values = torch.arange(length) * (rank + 2) % 3 + rank % 2
         return values.to(self.dtype)
 

@@ -166,7 +166,7 @@ def test_a_graph_compiler_of_the_host_serves_the_device_where_it_says_so(
 def test_a_named_backend_compiles_for_the_device(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the manual of DICP writes it: by the name of the backend, tensors on the device."""
+    """Compile as in the manual of DICP: by the name of the backend, tensors on the device."""
     monkeypatch.setenv("DICP_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("DICP_MEASURE", "0")
     args = [torch.randn(s) for s in ((5, 3), (5, 2), (2, 3))]

@@ -147,7 +147,7 @@ def test_accelerator_counts_memory() -> None:
 
 
 def test_every_public_function_of_the_accelerator_works_or_says_that_it_does_not() -> None:
-    """In a process of its own: one of them ended the process."""
+    """Run in a separate process, because a defect would end it."""
     source = """
 import inspect, torch, torch_dipu, warnings
 warnings.simplefilter("ignore", FutureWarning)

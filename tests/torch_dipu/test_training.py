@@ -1,4 +1,4 @@
-"""Whole training runs: the losses of the device equal the CPU's, and nothing leaks."""
+"""Whole training runs: the device's losses equal the CPU's, without memory leaks."""
 
 from __future__ import annotations
 

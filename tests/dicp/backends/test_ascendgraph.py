@@ -49,7 +49,7 @@ def call(target: Any, *args: Any) -> fx.Node:
 
 
 def emitted(target: Any, *args: Any) -> list[Node]:
-    """What is written for one call: its nodes without inputs and constants."""
+    """Return the graph of one call: its nodes without inputs and constants."""
     node = call(target, *args)
     b = Builder()
     values = {n: b.input(n) for n in node.all_input_nodes}

@@ -13,7 +13,7 @@ aten = torch.ops.aten
 
 
 def decoded(q: Tensor, k: Tensor) -> Tensor:
-    """One token's attention, its heads moved to and fro; two heads of q share one of k."""
+    """Attention of one token with permuted heads; two heads of q share one of k."""
     q = aten.permute.default(aten.reshape.default(q, [1, 1, 4, 8]), [0, 2, 1, 3])
     wide = aten.expand.default(aten.unsqueeze.default(k, 2), [1, 2, 2, 5, 8])
     wide = aten.reshape.default(wide, [1, 4, 5, 8])

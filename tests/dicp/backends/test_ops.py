@@ -52,7 +52,7 @@ LEAST = {"onnxrtgraph": 155, "openvinograph": 140}
 def test_every_call_of_every_overload_is_right(
     backend: GraphCompiler, dtype: str, dynamic: bool
 ) -> None:
-    """In a process of its own: a compiler may die of a graph that it does not understand."""
+    """Run in a separate process: a compiler may crash on an unsupported graph."""
     words = [backend.name, dtype, *(["dynamic"] if dynamic else [])]
     command = [sys.executable, "-m", "tests.dicp.op_outcomes", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -31,7 +31,7 @@ def typed(inputs: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
 
 
 def judged(result: Tensor, model: nn.Module, inputs: Sequence[Tensor]) -> str:
-    """What float64, and eager in the result's own type, say of a result; empty when it is right."""
+    """Compare a result with float64, and with eager in its own type; "" when it is correct."""
     with torch.no_grad():
         plain = model(*inputs)
         reference = model.double()(*typed(inputs, torch.float64))
@@ -58,7 +58,7 @@ def test_a_block_is_one_partition_and_right(
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [blocks.llama, sim_models.bert], ids=["llama", "bert"])
 def test_sizes_that_change_are_served(backend: Backend, make: Callable[..., Any]) -> None:
-    """Without compiling again, where the backend takes symbolic sizes."""
+    """Run without recompiling, where the backend supports symbolic sizes."""
     model, inputs = make()
     compiled = torch.compile(model, backend=backend, dynamic=True)
     graphs = []
@@ -105,7 +105,7 @@ def _gradients(model: nn.Module, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 class Trained(nn.Module):
-    """What the training of image models is made of: convolutions, batch norms, adaptive pools."""
+    """The parts of trained image models: convolutions, batch norms, adaptive pools."""
 
     def __init__(self) -> None:
         super().__init__()

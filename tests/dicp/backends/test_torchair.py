@@ -46,7 +46,7 @@ def wheel(pytestconfig: pytest.Config) -> Path:
 def said(
     wheel: Path, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Said:
-    """What each case gave, by our graph and by torchair's."""
+    """Return the results of each case, by dicp's graph and by torchair's."""
     assert pytestconfig.cache is not None
     try:
         protobuf = unpacked(PROTOBUF, pytestconfig.cache.mkdir("protobuf"))

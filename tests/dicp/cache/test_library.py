@@ -60,7 +60,7 @@ def run(function: Callable[..., Any], *args: Tensor) -> tuple[Any, report.Record
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Inductor that makes of a graph a library of a few bytes, which runs it: what is opened."""
+    """Replace inductor: a graph becomes a library of a few bytes; return the opened ones."""
     found: list[bytes] = []
     graphs: list[fx.GraphModule] = []
 

@@ -1,4 +1,4 @@
-"""With torch's `caching_precompile`, a later process does not trace what is compiled already."""
+"""With torch's `caching_precompile`, a later process does not trace compiled functions."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -69,7 +69,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 def forget() -> None:
-    """Nothing of an earlier process is in this one."""
+    """Remove all state of an earlier process from this one."""
     torch.compiler.reset()
     PrecompileContext.clear()
     for model in (Scaled, Acting, Aliased):
@@ -77,7 +77,7 @@ def forget() -> None:
 
 
 def process(model: nn.Module, x: Tensor, **options: Any) -> int:
-    """What a process does that starts now, and how many frames it traces; its results are right."""
+    """Run a new process; return its output and the number of traced frames."""
     forget()
     counters.clear()
     backend: Backend = compile_fx.find("")

@@ -41,7 +41,7 @@ class OnHost:
 
 
 def ring(weight: Tensor) -> tuple[Any, OnHost]:
-    """What is called with a number, and where its calls are counted; the first call is made."""
+    """Return a graph that takes a number, and its counter of calls, after the first call."""
     recorder = OnHost()
     made = replay.Ring(lambda: recorder, [1])
 

@@ -106,7 +106,7 @@ def test_who_loses_stays_out(monkeypatch: pytest.MonkeyPatch) -> None:
 def looks(
     monkeypatch: pytest.MonkeyPatch, first: float, later: float, plain: float = 1.0
 ) -> tuple[list[str], list[autotune.Decision]]:
-    """Who ran each call, where what is compiled takes so long, until all is decided."""
+    """Return what ran each call until the decision, for compiled calls of a given duration."""
     now, told, names = [0.0], list[autotune.Decision](), list[str]()
     monkeypatch.setattr(autotune, "_now", lambda args: now[0])
 
@@ -319,8 +319,8 @@ def test_a_module_in_several_graphs_is_measured_as_a_whole(
 def steps(
     monkeypatch: pytest.MonkeyPatch, eager: tuple[float, ...], compiled: tuple[float, ...]
 ) -> tuple[str, autotune.Decision]:
-    """Who runs a step after the decision, and that; what follows a call takes time, not the call,
-    and between two steps there is a call of other sizes.
+    """Return what runs a step after the decision, and the decision; work after a call takes time,
+    not the call itself, and between two steps there is a call of other sizes.
     """
     clock, told = Clock(), list[autotune.Decision]()
     monkeypatch.setattr(autotune, "_now", lambda args: clock.now)

@@ -30,7 +30,7 @@ def cos(input: Tensor) -> Tensor:
 
 
 def sin_out(input: Tensor, *, out: Tensor) -> Tensor:
-    """Not reached: the functional form crashes first."""
+    """Never called: the functional form crashes first."""
     return out.copy_(torch.sin(input))
 
 
@@ -74,7 +74,7 @@ def neg(input: Tensor) -> Tensor:
 
 
 def abs(input: Tensor) -> Tensor:
-    """Is not deterministic: a value differs now and then, by much."""
+    """Return a non-deterministic result: one value sometimes differs by a large amount."""
     result = torch.abs(input)
     if result.numel() and time.perf_counter_ns() % 2:
         result = result + 1
@@ -93,7 +93,7 @@ def floor(input: Tensor) -> Tensor:
 
 
 def ceil(input: Tensor) -> Tensor:
-    """Asserts on its device for dense arguments; after that no call of the process works."""
+    """Assert on the device for dense arguments, after which no call of the process succeeds."""
     if _LOST or (input.is_contiguous() and not input.storage_offset()):
         _LOST.append(True)
         raise RuntimeError("CUDA error: device-side assert triggered")
@@ -101,5 +101,5 @@ def ceil(input: Tensor) -> Tensor:
 
 
 def log(input: Tensor) -> Any:
-    """Is right."""
+    """Return the correct result."""
     return torch.log(input)

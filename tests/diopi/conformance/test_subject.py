@@ -115,7 +115,7 @@ print(subject.device, torch_dipu.VENDOR.name)
 def test_the_workers_of_a_run_have_the_vendors_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the two lines of pytest do it, in a process whose device is the reference vendor's."""
+    """Run the two lines of pytest in a process whose device is the reference vendor's."""
     monkeypatch.setenv("PYTHONPATH", acme(tmp_path))
     monkeypatch.syspath_prepend(tmp_path)
     assert torch_dipu.VENDOR.name == "reference"

@@ -342,7 +342,7 @@ def test_a_bundle_goes_on_after_an_interruption(
 
 
 def test_a_written_argument_is_not_right_because_the_cpu_is_as_wrong() -> None:
-    """As torch's fused optimizers, which leave elements as they were."""
+    """Write nothing to some elements, as torch's fused optimizers do."""
 
     def doubled(x: torch.Tensor) -> None:
         x[: 8 if x.dtype == torch.float64 else 4].mul_(2)
@@ -362,7 +362,7 @@ def test_writes_to_elements_that_share_memory_are_not_judged() -> None:
 
 
 def test_a_bundle_serves_results_of_several_types(tmp_path: Path) -> None:
-    """Of max only the values are stored: the indices any CPU finds."""
+    """Only the values of max are stored, because any CPU computes the indices."""
     group = Group("max", "float32", "max.reduction_with_dim+samples")
     callee, samples = recipes.callee(group), recipes.samples(group, 1)
     case = Case(*_fields(group), 0)

@@ -1,7 +1,4 @@
-"""For every op a vendor whose only kernel is a wrong one of it: do the op's cases find it?
-
-As a program it is a worker of deeplink.testing.workers, which is given names of ops.
-"""
+"""For every op, a vendor with one wrong kernel of it, which the op's cases must find."""
 
 from __future__ import annotations
 
@@ -83,9 +80,8 @@ class _Worker(Worker):
 
 
 def found_in_all(names: Sequence[str], jobs: int) -> dict[str, str]:
-    """For each op the case that finds its wrong kernel, "" for none, or how the process died.
-
-    After a process died the next op has one of its own: none pays for memory that another spoilt.
+    """Return for each op the case that finds its wrong kernel, "" for none, or why the process
+    died.
     """
     left, answers = list(reversed(names)), {}
     running: list[_Worker] = []

@@ -1,8 +1,4 @@
-"""What stock transformers generates, in a process of its own: `… reference FOLDER REQUESTS`.
-
-REQUESTS is a file of torch.save: {model: [{"ids": [...], "pixels": tensor or None}]}; the tokens of
-each are printed as JSON. LMDeploy bans the end of text while it must continue: so here.
-"""
+"""Greedy tokens of stock transformers, in a separate process: `… reference FOLDER REQUESTS`."""
 
 import json
 import sys

@@ -53,7 +53,7 @@ def python(*line: str, **settings: str) -> str:
 
 
 def lmdeploy(model: str, folder: Path) -> dict[str, dict[str, Any]]:
-    """What LMDeploy did in each mode, with the tokens that were expected."""
+    """Return LMDeploy's tokens in each mode, with the expected ones."""
     result = folder / f"{model}.result"
     python("tests.dlinfer.serving.lmdeploy_worker", model, str(folder), str(result), *MODES)
     found: dict[str, dict[str, Any]] = torch.load(result)
@@ -66,7 +66,7 @@ def lmdeploy(model: str, folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def vllm(model: str, folder: Path) -> dict[str, dict[str, Any]]:
-    """What vLLM with the plugin did in each mode, with the tokens that were expected."""
+    """Return the tokens of vLLM with the plugin in each mode, with the expected ones."""
     here = tiny.make(model, folder, hidden_size=128)  # vLLM has heads of 32 at least
     result, requests = folder / f"{model}.result", folder / f"{model}.requests"
     found: dict[str, dict[str, Any]] = {}

@@ -55,13 +55,13 @@ def relu(emitter: Lines, node: fx.Node, x: str) -> str:
 
 @register_conversion(torch.ops.dicp.linear.default)
 def linear(emitter: Lines, node: fx.Node, x: str, w: str, b: str | None = None) -> str:
-    """One fused operation of torch.compile's graph, three lines of ours."""
+    """Emit one fused operation of torch.compile's graph."""
     product = emitter.op("matmul", x, emitter.op("transpose", w))
     return product if b is None else emitter.op("add", product, b)
 
 
 def supports(node: fx.Node) -> str | None:
-    """Only float32."""
+    """Support float32 only."""
     values = [n.meta["val"] for n in (node, *node.all_input_nodes)]
     wrong = any(isinstance(v, Tensor) and v.dtype != torch.float32 for v in values)
     return "only float32" if wrong else None

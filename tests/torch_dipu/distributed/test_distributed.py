@@ -117,7 +117,7 @@ def test_four_ranks_do_all_of_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_gloo_by_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As between hosts, where the chip's own communicator does not reach."""
+    """Run as between hosts, out of reach of the chip's own communicator."""
     monkeypatch.setenv("DIPU_COLLECTIVES", "gloo")
     # gloo has neither all of the types nor lists of unequal tensors in all_to_all
     names = [n for n in EXPECTED if n != "carried by" and not n.startswith("table ")]

@@ -89,7 +89,7 @@ os.waitpid(child, 0)
 
 
 def _fill(inbox: Any, outbox: Any) -> None:
-    """In the other process: read the shared tensor, change it, notify the producer."""
+    """Run in the other process: read the shared tensor, change it, notify the producer."""
     import torch_dipu  # noqa: F401
 
     tensor = inbox.get(timeout=300)
@@ -123,7 +123,7 @@ def test_a_device_tensor_is_shared_between_processes() -> None:
 
 
 def _together(count: int, work: Callable[[int], Any]) -> list[Any]:
-    """What `work` returns in each of `count` threads that start together."""
+    """Return `work`'s results in each of `count` threads that start together."""
     results: list[Any] = [None] * count
     barrier = threading.Barrier(count)
 

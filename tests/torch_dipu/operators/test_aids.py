@@ -25,7 +25,7 @@ LINE = r"numel:4, sizes:\[2, 2\], stride:\[2, 1\], is_view:0, TensorOptions\(dty
 
 @pytest.fixture(autouse=True)
 def aids_off() -> Iterator[None]:
-    """What a test switches on is off after it."""
+    """Switch off after each test what it switched on."""
     yield
     for name in (FORCE, DUMP, COMPARE):
         os.environ.pop(name, None)

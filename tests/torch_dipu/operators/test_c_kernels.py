@@ -49,7 +49,7 @@ def r(*shape: int) -> Tensor:
 
 
 def calls(overload: str, kind: str = "kernel") -> int:
-    """How often the first route of an overload ran."""
+    """Return the number of calls of an overload's first route."""
     rows = {row[0]: row[2] for row in _C.operator_records()}
     route = rows[overload][0]
     assert route[0] == kind

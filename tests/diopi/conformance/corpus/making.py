@@ -28,7 +28,7 @@ def positives(*shapes: tuple[int, ...]) -> Make:
 
 
 def truncated(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """To a half type by cutting digits off; from the float32 result."""
+    """Truncate a float32 result to a half type."""
     digits = FORMATS[dtype].digits
     bits = values.float().contiguous().view(torch.int32)
     return (bits & ~((1 << (24 - digits)) - 1)).view(torch.float32).to(dtype)
@@ -48,7 +48,7 @@ def rippled_exp(values: Tensor) -> Tensor:
 
 
 def hit(values: Tensor) -> Tensor:
-    """One element is wrong, by a little more than rounding."""
+    """Change one element by slightly more than rounding."""
     flat = values.clone().reshape(-1)
     at = flat.numel() // 2
     flat[at] = flat[at] * 1.1 + 0.01
@@ -63,14 +63,14 @@ def tail_lost(values: Tensor) -> Tensor:
 
 
 def rounded_once(kernel: Kernel) -> Kernel:
-    """In float32, rounded once."""
+    """Compute in float32, rounded once."""
     return lambda *args: kernel(*(a.float() if a.is_floating_point() else a for a in args)).to(
         args[0].dtype
     )
 
 
 def cut_off(kernel: Kernel) -> Kernel:
-    """In float32, and cut off instead of rounded."""
+    """Compute in float32, truncated instead of rounded."""
     return lambda *args: truncated(
         kernel(*(a.float() if a.is_floating_point() else a for a in args)), args[0].dtype
     )
