@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion of samples of a torch function to calls of the op that it calls several of."""
+"""Samples of functions that torch splits into several ops, as calls of the op itself."""
 
 from __future__ import annotations
 
