@@ -172,8 +172,8 @@ def tried(model: str, name: str, planted: Planted | None, folder: Path) -> Outco
 
 
 def _short(op: str, planted: Planted) -> str:
-    """Return the name in a quirk: mm for aten.mm.default, with the overload where the quirk has
-    one.
+    """Return the name in a quirk: mm for aten.mm.default,
+    with the overload where the quirk has one.
     """
     parts = op.split(".")
     if len(parts) < 3:
@@ -211,8 +211,8 @@ def speed(size: int = 1 << 24) -> float:
 
 
 def counts() -> tuple[int, int]:
-    """Return the maximum runs for one faulty among 1,000, and for two together, with
-    preparation.
+    """Return the maximum runs for one faulty among 1,000,
+    and for two together, with preparation.
     """
     most = [0, 0]
     for at in range(0, 1000, 7):

@@ -76,8 +76,8 @@ def recorded(call: Call) -> Callable[[], float]:
 
 
 def measure(row: Row) -> tuple[float, float]:
-    """Return microseconds of plain torch and of the op: the least of some turns; 0
-    where missing.
+    """Return microseconds of plain torch and of the op:
+    the least of some turns; 0 where missing.
     """
     calls = [recorded(call) if call else None for call in (row.plain, row.op)]
     turns = [[call() if call else 0.0 for call in calls] for _ in range(TURNS)]

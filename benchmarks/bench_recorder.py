@@ -55,8 +55,8 @@ def ratio(
     turns: int,
     steps: int,
 ) -> tuple[float, float, float, Any]:
-    """Return the median of the turns, the quartiles, and the tool; every other turn
-    begins with it.
+    """Return the median of the turns, the quartiles, and the tool;
+    every other turn begins with it.
     """
     found: list[float] = []
     last: Any = None

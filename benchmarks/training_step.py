@@ -1,5 +1,5 @@
-"""The training step on which the tools are measured: a 4-layer, 256-wide transformer
-at length 128.
+"""The training step on which the tools are measured: a 4-layer,
+256-wide transformer at length 128.
 """
 
 from __future__ import annotations

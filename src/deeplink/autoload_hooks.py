@@ -33,8 +33,8 @@ def start() -> None:
 
 
 def _is_coming(point: EntryPoint) -> bool:
-    """Whether its import has begun: `import ditorch` imports torch, and activates itself
-    afterwards.
+    """Whether its import has begun: `import ditorch` imports torch,
+    and activates itself afterwards.
     """
     module = sys.modules.get(point.module)
     return module is not None and not hasattr(module, point.attr)

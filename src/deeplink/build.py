@@ -9,8 +9,8 @@ from deeplink.errors import DeeplinkError
 
 
 def main() -> int:
-    """Build the parts or groups ("core", "all") of the command line; without arguments, all
-    parts.
+    """Build the parts or groups ("core", "all") of the command line;
+    without arguments, all parts.
     """
     out = console()
     try:

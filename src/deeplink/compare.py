@@ -332,8 +332,8 @@ def _whole_gap(a: Array, b: Array) -> Array:
 
 
 def _worst_position(ok: Array, nan_bad: Array, inf_bad: Array, size: Array) -> int:
-    """Return the flat index of a nan on one side only, else of an inf, else of the largest error
-    beyond the tolerance.
+    """Return the flat index of a nan on one side only, else of an inf,
+    else of the largest error beyond the tolerance.
     """
     for mask in (nan_bad, inf_bad):
         if mask.any():
@@ -360,8 +360,8 @@ _BITS: dict[int, torch.dtype] = {1: torch.uint8, 2: torch.int16, 4: torch.int32,
 
 
 def _sign_and_steps(tensor: torch.Tensor) -> tuple[Array, Array]:
-    """Split values into sign and distance from zero in representable steps (the bits below the
-    sign).
+    """Split values into sign and distance from zero in representable steps
+    (the bits below the sign).
     """
     width = tensor.element_size()
     bits = tensor.contiguous().view(_BITS[width]).numpy().view(f"u{width}").astype(np.uint64)

@@ -149,8 +149,8 @@ class Output(io.TextIOBase):
             self._stream.flush()
 
     def _write_at_once(self, stream: Any, text: str) -> None:
-        """Write without the stream's buffer, because text left in it would fail the
-        program's exit.
+        """Write without the stream's buffer,
+        because text left in it would fail the program's exit.
         """
         stream.flush()
         left = memoryview(self._encodable(text).encode(self.encoding, "replace"))

@@ -18,8 +18,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 class DeeplinkError(RuntimeError):
-    """Base class of all errors; its text is the message, followed by a `Hint:` line if there is
-    one.
+    """Base class of all errors; its text is the message,
+    followed by a `Hint:` line if there is one.
     """
 
     def __init__(self, message: str, hint: str = "") -> None:

@@ -26,8 +26,8 @@ def from_package(
     gaps: str = "",
     native_cuda: bool = False,
 ) -> Vendor:
-    """Describe a vendor whose package, the first installed one of `packages`, adds
-    `torch.<device>`.
+    """Describe a vendor whose package, the first installed one of `packages`,
+    adds `torch.<device>`.
     """
     package = next((name for name in packages if is_installed(name)), packages[0])
     return Vendor(
@@ -46,8 +46,8 @@ def from_package(
 
 @dataclass(frozen=True)
 class Marks:
-    """Signs that distinguish a chip that presents itself as CUDA from NVIDIA's; one
-    sign suffices.
+    """Signs that distinguish a chip that presents itself as CUDA from
+    NVIDIA's; one sign suffices.
     """
 
     build: str = ""  # prefix of the local part of its torch's version: "metax" of 2.8.0+metax3.5
@@ -114,8 +114,8 @@ def _package_check(
 
 
 def _is_marked(maker: str, marks: Marks, visible_devices: str) -> bool:
-    """Check for signs that need no context on a device; raise VendorUnavailable with the missing
-    one.
+    """Check for signs that need no context on a device;
+    raise VendorUnavailable with the missing one.
     """
     import torch  # heavy, and only needed here
 

@@ -92,16 +92,16 @@ def discover() -> list[Found]:
 
 
 def find(name: str) -> Found | None:
-    """Find one installed vendor without running code of others, which might register
-    their devices.
+    """Find one installed vendor without running code of others,
+    which might register their devices.
     """
     points = importlib.metadata.entry_points(group=GROUP, name=name)
     return _found(name, list(points)) if points else None
 
 
 def module_for(device: str, part: str) -> str:
-    """Return the module of a part (`statistics`, …) for a kind of device; "" if no
-    vendor has one.
+    """Return the module of a part (`statistics`, …) for a kind of device;
+    "" if no vendor has one.
     """
     rows = [row.vendor for row in discover() if row.vendor and row.status == "available"]
     return next((m for one in rows if one.device == device and (m := getattr(one, part))), "")
@@ -149,8 +149,8 @@ def active() -> Vendor | None:
 
 
 def set_active(vendor: Vendor | None) -> None:
-    """Record the active vendor; ditorch calls this when it activates a device and when it undoes
-    that.
+    """Record the active vendor; ditorch calls this when it activates a device
+    and when it undoes that.
     """
     global _active
     _active = vendor

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`torch.compile(model, backend="dicp")`: select the backend for the device and the
-kind of work.
+"""`torch.compile(model, backend="dicp")`:
+select the backend for the device and the kind of work.
 """
 
 from __future__ import annotations

@@ -126,8 +126,8 @@ def _flat(targets: Iterable[Any]) -> Iterator[Target]:
 
 
 def averages(size: int, count: int) -> Tensor:
-    """Return the weights [count, size] of an adaptive average pool from `size` to
-    `count` pixels.
+    """Return the weights [count, size] of an adaptive average pool from
+    `size` to `count` pixels.
     """
     weights = torch.zeros(count, size, dtype=torch.float64)
     for row in range(count):

@@ -56,8 +56,8 @@ def few_rows(x: Tensor, w: Tensor, measured: bool = False) -> Tensor:
 
 @_op("Tensor x, Tensor w, float eps")
 def rms_norm(x: Tensor, w: Tensor, eps: float) -> Tensor:
-    """Divide x by its root mean square over the last dimension and multiply by w, in float32 or
-    wider.
+    """Divide x by its root mean square over the last dimension and multiply by w,
+    in float32 or wider.
     """
     return meanings.rms_norm(x, w, eps)
 
@@ -92,8 +92,8 @@ def sdpa(
     causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """Compute softmax(q @ k.T * scale + mask) @ v, [batch, heads, sequence, size], as
-    torch's own.
+    """Compute softmax(q @ k.T * scale + mask) @ v, [batch, heads, sequence,
+    size], as torch's own.
     """
     shared = bool(q.shape[-3] != k.shape[-3])  # heads of k and v that several of q share
     result: Tensor = F.scaled_dot_product_attention(

@@ -17,8 +17,8 @@ class SimulationError(DeeplinkError):
 
 
 def fresh(results: Sequence[Any], given: Sequence[Any]) -> list[Tensor]:
-    """Copy results into separate memory, as a chip returns them: a kernel here may
-    return a view.
+    """Copy results into separate memory, as a chip returns them:
+    a kernel here may return a view.
     """
     taken = {x.untyped_storage().data_ptr() for x in given if isinstance(x, Tensor)}
     own: list[Tensor] = []

@@ -38,8 +38,8 @@ def parse(text: str, file: str = FILE) -> Config:
 
 
 def names(written: str) -> tuple[str, Mapping[str, str]] | None:
-    """Resolve a name in the file, of an op or a C header, to the op and its tensors'
-    names there.
+    """Resolve a name in the file, of an op or a C header,
+    to the op and its tensors' names there.
     """
     try:
         op = by_legacy(written) if written in catalogue.functions() else get(written)
@@ -138,8 +138,8 @@ def _closure(
 
 
 def _forwarding(adapted: Any, into: Kernel) -> Kernel:
-    """Wrap the kernel's `into`; a call that needs a conversion copies the adapted
-    kernel's results.
+    """Wrap the kernel's `into`; a call that needs a conversion copies the
+    adapted kernel's results.
     """
 
     def forward(targets: Sequence[Tensor], *args: Any, **kwargs: Any) -> None:
@@ -229,8 +229,8 @@ def _into(
     taken: Call,
     written: list[tuple[Tensor, Tensor]],
 ) -> Any:
-    """Let the kernel write to results of types that it supports, then convert to the requested
-    types.
+    """Let the kernel write to results of types that it supports,
+    then convert to the requested types.
     """
     expected = inference.results(op.meaning, tuple(given[0]), given[1])
     if expected is None:  # the kernel allocates its results itself

@@ -164,8 +164,8 @@ class Kernel:
         return self._run(given, inference.results(self.op.meaning, *self._ordered(given)), None)
 
     def into(self, results: Sequence[Any] | None, *args: Any, **kwargs: Any) -> Any:
-        """Run the kernel into results of the caller; None for a result that the
-        library allocates.
+        """Run the kernel into results of the caller;
+        None for a result that the library allocates.
         """
         return self._run(self._bound(args, kwargs), None, results)
 
@@ -219,8 +219,8 @@ class Kernel:
         return found[0] if len(found) == 1 else tuple(found)
 
     def _fitting(self, given: dict[str, Any]) -> tuple[Bound, dict[str, Any]]:
-        """Select the function that accepts these arguments; convert a number to a tensor if none
-        does.
+        """Select the function that accepts these arguments;
+        convert a number to a tensor if none does.
         """
         for function in self.functions:
             if function.fits(given):

@@ -139,8 +139,8 @@ class Bound:
         return values
 
     def _count(self, name: str, given: Mapping[str, Any], results: Sequence[Any]) -> int:
-        """Return the length of the list that a parameter counts: `x_len` counts x, others the first
-        list.
+        """Return the length of the list that a parameter counts: `x_len` counts x,
+        others the first list.
         """
         counted = name.removesuffix("_len")
         if counted in given:

@@ -33,8 +33,8 @@ def _diagonal_scatter(
 def _index_add(
     input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1
 ) -> Tensor:
-    """Add rows by index. Torch's decomposition accepts a source of another shape, as
-    if expanded.
+    """Add rows by index. Torch's decomposition accepts a source of
+    another shape, as if expanded.
     """
     wanted = [*input.shape]
     if input.dim():
@@ -85,8 +85,8 @@ def _put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
 
 
 def _replication_pad_backward(grad_output: Tensor, input: Tensor, padding: Sequence[int]) -> Tensor:
-    """Accumulate each dimension separately: all gradients of copies of an element are
-    added to it.
+    """Accumulate each dimension separately:
+    all gradients of copies of an element are added to it.
     """
     grad = grad_output
     for place in range(len(padding) // 2):

@@ -209,8 +209,8 @@ class _Reader:
         return found
 
     def _casts(self, node: yaml.Node) -> Casts:
-        """Parse `(int64, uint64) -> int32, (float64) -> float32`; brackets around one
-        are optional.
+        """Parse `(int64, uint64) -> int32, (float64) -> float32`;
+        brackets around one are optional.
         """
         text = self._expect(node, yaml.ScalarNode, "a text such as `(int64) -> int32`").value
         text = text.replace("，", ",")
@@ -243,8 +243,8 @@ class _Reader:
     def _layouts(
         self, node: yaml.Node, tensors: Mapping[str, str]
     ) -> tuple[tuple[Layout, ...] | None, dict[str, tuple[Layout, ...]]]:
-        """Parse `NCHW, input(NHWC)`: the layouts of all tensors (None: unspecified), and of single
-        ones.
+        """Parse `NCHW, input(NHWC)`: the layouts of all tensors (None: unspecified),
+        and of single ones.
         """
         text = self._expect(node, yaml.ScalarNode, "a text such as `NCHW, input(NHWC)`").value
         every: list[Layout] = []

@@ -108,8 +108,8 @@ class Served:
 
 @cache
 def served(overload: str) -> Served | None:
-    """Return the op that implements "aten.add.Tensor" or "prims.add.default"; None
-    where none does.
+    """Return the op that implements "aten.add.Tensor" or "prims.add.default";
+    None where none does.
     """
     space, _, name = overload.partition(".")
     if space == "prims":
@@ -201,8 +201,8 @@ def _is_decomposed(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Carried:
-    """The decomposition of an op on a vendor: the kernels that it uses, and those
-    that are missing.
+    """The decomposition of an op on a vendor: the kernels that it uses,
+    and those that are missing.
     """
 
     uses: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The properties of an op's results: shapes, strides and types, by running its meaning without
-data.
+"""The properties of an op's results: shapes, strides and types,
+by running its meaning without data.
 """
 
 from __future__ import annotations

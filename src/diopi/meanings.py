@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 
 def rms_norm(x: Tensor, w: Tensor, eps: float) -> Tensor:
-    """Divide x by its root mean square over the last dimension and multiply by w, in float32 or
-    wider.
+    """Divide x by its root mean square over the last dimension and multiply by w,
+    in float32 or wider.
     """
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)

@@ -70,8 +70,8 @@ def resolve(vendor: Kernels, *, cpu_fallback: bool = False) -> dict[str, Resolve
 
 
 def wanted(resolved: Mapping[str, Resolved]) -> list[tuple[str, int]]:
-    """Return the kernels to write next, with the number of missing ops that need
-    each, most first.
+    """Return the kernels to write next,
+    with the number of missing ops that need each, most first.
     """
     missing = [one for one in resolved.values() if one.route == "missing"]
     found = Counter(name for one in missing for name in one.lacks)
@@ -234,8 +234,8 @@ _RUNNING = _Running()
 
 
 def _on_cpu(op: Op) -> Kernel:
-    """Run the meaning on the host: copy arguments there, copy results and written
-    arguments back.
+    """Run the meaning on the host: copy arguments there,
+    copy results and written arguments back.
     """
     written = {argument.name for argument in op.written}
     names = [argument.name for argument in op.arguments]
@@ -400,8 +400,8 @@ def _shares(target: Tensor, given: Tensor, same: bool) -> bool:
 
 
 def _inplace(op: Op, call: Kernel, into: Kernel | None = None) -> Kernel:
-    """Create the in-place form, on the first argument; a kernel with `into` writes to
-    the argument.
+    """Create the in-place form, on the first argument;
+    a kernel with `into` writes to the argument.
     """
 
     def inplace(target: Tensor, *args: Any, **kwargs: Any) -> Tensor:

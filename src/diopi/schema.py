@@ -211,8 +211,8 @@ def _by_base() -> dict[str, list[str]]:
 
 
 def derived(functional: str) -> dict[str, str]:
-    """Return the `out=` and in-place forms of a functional overload: {overload: "out" or
-    "inplace"}.
+    """Return the `out=` and in-place forms of a functional overload: {overload:
+    "out" or "inplace"}.
     """
     base = functional.partition(".")[0].removesuffix("_functional")  # normal_functional, normal_
     arguments = _plain(read(torch_schemas()[functional]).arguments)

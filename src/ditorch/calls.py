@@ -52,8 +52,8 @@ class Report:
         return mapped + [(m.name, "missed", m.site, str(m.count), m.reason) for m in self.missed]
 
     def render(self) -> str:
-        """Format the report: a line per mapped call, then a line per call site without an
-        equivalent.
+        """Format the report: a line per mapped call,
+        then a line per call site without an equivalent.
         """
         lines = [f"{len(self.used)} CUDA calls used and mapped"]
         lines += [f"  {name}" for name in self.used]
@@ -121,8 +121,8 @@ def _folder(file: str) -> str:
 
 
 def called_from_inside(depth: int) -> bool:
-    """Whether torch, ditorch or the vendor makes the call, from the frame `depth`
-    above the caller.
+    """Whether torch, ditorch or the vendor makes the call,
+    from the frame `depth` above the caller.
     """
     return _is_inside(sys._getframe(depth + 1).f_code.co_filename)
 

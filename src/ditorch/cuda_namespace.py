@@ -101,8 +101,8 @@ def _direct(name: _Name, target: Target) -> Any:
 
 
 def _class(name: _Name, target: Target) -> Any:
-    """Map a class: calling it creates the vendor's objects, and their instances are
-    its instances.
+    """Map a class: calling it creates the vendor's objects,
+    and their instances are its instances.
     """
     theirs = _vendors(name.row, target)
     if not target.has_index or not isinstance(theirs, type):
@@ -204,8 +204,8 @@ def _recorded(row: Row, function: Call, target: Target) -> Call:
 
 
 def _adapted(name: _Name, theirs: Call, target: Target) -> Call:
-    """Wrap the vendor's function for CUDA's arguments: map devices, drop arguments
-    that it lacks.
+    """Wrap the vendor's function for CUDA's arguments: map devices,
+    drop arguments that it lacks.
     """
     full_name, ours = name.row.full_name, _parameters(name.value)
     if ours is None:
@@ -317,8 +317,8 @@ def _stand_in(name: _Name, theirs: type, make: Call) -> type:
 
 
 def _swap(patches: Patches, function: Any, replacement: Any) -> bool:
-    """Replace a function in place, so that existing references change too; False if not plain
-    Python.
+    """Replace a function in place, so that existing references change too;
+    False if not plain Python.
     """
     plain = isinstance(function, FunctionType) and function.__name__.isidentifier()
     return plain and not isinstance(replacement, type) and patches.swap(function, replacement)

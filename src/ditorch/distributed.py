@@ -53,8 +53,8 @@ def apply(patches: Patches, target: Target) -> None:
 
 
 class ProcessGroupNCCL:
-    """Replacement where torch was built without NCCL: no group is an instance; options are
-    reported.
+    """Replacement where torch was built without NCCL: no group is an instance;
+    options are reported.
     """
 
     class Options:
@@ -67,8 +67,8 @@ class ProcessGroupNCCL:
 
 
 class Groups:
-    """The process groups that were requested under a CUDA name, by group name, and
-    their creation.
+    """The process groups that were requested under a CUDA name, by group name,
+    and their creation.
     """
 
     def __init__(self, target: Target) -> None:
@@ -109,8 +109,8 @@ class Groups:
         return group
 
     def get_backend(self, original: Callable[..., Any], given: dict[str, Any]) -> Any:
-        """Return the requested name to user code, the true name to torch and the
-        vendor's package.
+        """Return the requested name to user code,
+        the true name to torch and the vendor's package.
         """
         truth = original(**given)
         asked = self.asked.get(_name(given.get("group") or dist.group.WORLD))
@@ -170,8 +170,8 @@ class Groups:
             )
 
     def _backend(self, asked: str) -> str:
-        """Translate "nccl" or "cpu:gloo,cuda:nccl" to the vendor's backend; other names stay as
-        they are.
+        """Translate "nccl" or "cpu:gloo,cuda:nccl" to the vendor's backend;
+        other names stay as they are.
         """
         if ":" not in asked:
             return self._collective() if asked.lower() == "nccl" else asked
@@ -235,8 +235,8 @@ class Groups:
 
 
 def _meshes(patches: Patches, target: Target) -> None:
-    """Map the device of DeviceMesh("cuda", …), init_device_mesh and from_group, which share one
-    path.
+    """Map the device of DeviceMesh("cuda", …), init_device_mesh and from_group,
+    which share one path.
     """
 
     def init(original: Callable[..., Any], given: dict[str, Any]) -> Any:

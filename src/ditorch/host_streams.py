@@ -114,8 +114,8 @@ class Event(torch.cpu.Event):
         """Do nothing: no work of the host is pending."""
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Return the milliseconds from this event to the other; both must be recorded
-        with timing.
+        """Return the milliseconds from this event to the other;
+        both must be recorded with timing.
         """
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
@@ -171,8 +171,8 @@ def get_stream_from_external(target: Target, data_ptr: int, device: Any = None) 
 
 
 def record_stream(self: torch.Tensor, s: Any) -> None:
-    """Tensor.record_stream: do nothing, because a host call does not use memory after
-    it returns.
+    """Tensor.record_stream: do nothing,
+    because a host call does not use memory after it returns.
     """
 
 

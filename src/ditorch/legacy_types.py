@@ -26,8 +26,8 @@ DTYPES = {
 
 
 class _TensorType(type):
-    """Metaclass: calls create tensors; any tensor of its dtype and layout on the device is an
-    instance.
+    """Metaclass: calls create tensors;
+    any tensor of its dtype and layout on the device is an instance.
     """
 
     dtype: torch.dtype
@@ -43,8 +43,8 @@ class _TensorType(type):
         )
 
     def __call__(cls, *args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
-        """Create a tensor as torch's legacy constructors do: from sizes, a sequence, a tensor or a
-        storage.
+        """Create a tensor as torch's legacy constructors do: from sizes, a sequence,
+        a tensor or a storage.
         """
         where: Any = cls.target.name("cuda" if device is None else device)
         if cls.layout is torch.strided:

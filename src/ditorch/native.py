@@ -25,8 +25,8 @@ def shows_cuda() -> bool:
 
 
 def install(patches: Patches, target: Target) -> str:
-    """Let "cuda" resolve everywhere in torch's binding; return "", or why the hook is
-    not in place.
+    """Let "cuda" resolve everywhere in torch's binding; return "",
+    or why the hook is not in place.
     """
     if not settings.DITORCH_NATIVE_HOOK.get():
         return "switched off by DITORCH_NATIVE_HOOK=0"

@@ -69,8 +69,8 @@ class Patches:
 
 
 def twin(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Copy a function to another object, so that the first can be swapped and the copy still
-    called.
+    """Copy a function to another object,
+    so that the first can be swapped and the copy still called.
     """
     if not isinstance(function, FunctionType):
         return function
@@ -86,8 +86,8 @@ def twin(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _trampoline(function: FunctionType, target: str) -> CodeType:
-    """Create code with the function's own signature that calls the global `target` with its
-    arguments.
+    """Create code with the function's own signature that calls the global
+    `target` with its arguments.
     """
     parameters: list[str] = []
     arguments: list[str] = []

@@ -92,8 +92,8 @@ def _wide(value: Any) -> Any:
 
 
 class RoundedWork(dist._Work if dist.is_available() else object):  # type: ignore[misc]
-    """A Work on the wide tensors, which rounds into the program's own tensors when it
-    is complete.
+    """A Work on the wide tensors, which rounds into the program's own
+    tensors when it is complete.
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class RoundedWork(dist._Work if dist.is_available() else object):  # type: ignor
         self.finish()
 
     def is_completed(self) -> bool:
-        """Whether the work is complete; rounds the results for a program that polls and does not
-        wait.
+        """Whether the work is complete; rounds the results for a program that
+        polls and does not wait.
         """
         done = bool(self._inner.is_completed())
         if done:

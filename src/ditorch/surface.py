@@ -93,8 +93,8 @@ def _tensor_cuda(target: Target) -> Callable[..., Any]:
         non_blocking: bool = False,
         memory_format: torch.memory_format = torch.preserve_format,
     ) -> torch.Tensor:
-        """Copy the tensor to the device that represents CUDA; return the tensor if it is there
-        already.
+        """Copy the tensor to the device that represents CUDA;
+        return the tensor if it is there already.
         """
         where = target.at(device) if device is None or isinstance(device, int) else device
         return self.to(target.name(where), non_blocking=non_blocking, memory_format=memory_format)
@@ -103,8 +103,8 @@ def _tensor_cuda(target: Target) -> Callable[..., Any]:
 
 
 def _packed_sequences(patches: Patches, target: Target) -> None:
-    """Patch PackedSequence, which queries is_cuda inside torch, where tensors report the true
-    device.
+    """Patch PackedSequence, which queries is_cuda inside torch,
+    where tensors report the true device.
     """
 
     def cuda(self: PackedSequence, *args: Any, **kwargs: Any) -> PackedSequence:
@@ -142,8 +142,8 @@ def _only_host(patches: Patches, target: Target) -> None:
 
 
 def _legacy_dtype(kind: Any) -> torch.dtype | None:
-    """Return the dtype of "torch.cuda.FloatTensor" (the text, or the class of that
-    name), or None.
+    """Return the dtype of "torch.cuda.FloatTensor" (the text,
+    or the class of that name), or None.
     """
     name = (
         kind.removeprefix("torch.cuda.") if isinstance(kind, str) else getattr(kind, "__name__", "")
@@ -157,8 +157,8 @@ def _tensor_type(target: Target) -> Callable[..., Any]:
     own = f"torch.{target.device}." if target.has_index else "torch."
 
     def is_cuda(tensor: torch.Tensor) -> bool:
-        """Return `tensor.is_cuda` for the caller of `type`: on plain CPU True for
-        user code only.
+        """Return `tensor.is_cuda` for the caller of `type`:
+        on plain CPU True for user code only.
         """
         if tensor.device.type != target.device:
             return False

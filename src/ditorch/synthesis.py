@@ -35,8 +35,8 @@ def nothing(target: Target, *args: Any, **kwargs: Any) -> None:
 
 
 def no_kernel(target: Target, code: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
-    """Represent a kernel written in CUDA C++: it can be named; its call reports a missing
-    equivalent.
+    """Represent a kernel written in CUDA C++: it can be named;
+    its call reports a missing equivalent.
     """
 
     def kernel(*tensors: Any, **options: Any) -> Any:
@@ -130,8 +130,8 @@ def exchange_device(target: Target, device: int) -> int:
 
 
 def device_of(target: Target, self: Any, obj: Any) -> None:
-    """Initialise the context manager with the device of a tensor or storage, if it is
-    the target.
+    """Initialise the context manager with the device of a tensor or storage,
+    if it is the target.
     """
     here = obj.device.type in ("cuda", target.device)
     torch.cuda.device.__init__(self, _index(target, obj.device) if here else -1)

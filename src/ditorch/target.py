@@ -33,8 +33,8 @@ class Target:
         return torch.device(self.device, index)
 
     def name(self, device: Any) -> Any:
-        """Translate a CUDA device name or object to the target's; return anything
-        else unchanged.
+        """Translate a CUDA device name or object to the target's;
+        return anything else unchanged.
         """
         if isinstance(device, torch.device) and device.type == "cuda":
             return self.at(device.index)

@@ -100,8 +100,8 @@ def fallbacks() -> dict[Fallback, int]:
 
 
 def by_reference(op: str) -> int:
-    """Return the number of calls of an op that ran by its reference although the device has a
-    vendor.
+    """Return the number of calls of an op that ran by its reference although
+    the device has a vendor.
     """
     return sum(times for row, times in _fallbacks.items() if row.op == op)
 
@@ -206,8 +206,8 @@ def _served(device: str, wanted: str) -> Served:
 
 
 def _vendor(device: str, wanted: str) -> Vendor | None:
-    """Return the vendor with fused kernels for the device: the requested, else the active, else
-    any.
+    """Return the vendor with fused kernels for the device: the requested,
+    else the active, else any.
     """
     rows = vendors.discover()
     names = [row.name for row in rows]

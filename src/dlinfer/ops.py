@@ -214,8 +214,8 @@ def linear(
     all_reduce: bool = False,
     group: str = "",
 ) -> Tensor:
-    """Call `fused.linear`; with all_reduce, summed over the named group, or over the
-    default one.
+    """Call `fused.linear`; with all_reduce, summed over the named group,
+    or over the default one.
     """
     return _one(fused.linear(x, weight, bias, (group or _default_group()) if all_reduce else ""))
 
@@ -223,8 +223,8 @@ def linear(
 def moe_gating_topk_softmax(
     router_logits: Tensor, topk: int, moe_metadata: Any = None
 ) -> tuple[Tensor, Tensor]:
-    """Return weights by softmax over all experts; a bool in place of the metadata
-    normalises them.
+    """Return weights by softmax over all experts;
+    a bool in place of the metadata normalises them.
     """
     return _two(fused.moe_gating(router_logits, topk, moe_metadata is True))
 
@@ -240,8 +240,8 @@ def fused_moe(
     moe_metadata: Any = None,
     chunked_moe_layout: Any = None,
 ) -> Tensor:
-    """Call `fused.fused_moe` on one device: the metadata on the distribution of
-    experts is ignored.
+    """Call `fused.fused_moe` on one device:
+    the metadata on the distribution of experts is ignored.
     """
     del topk, moe_metadata, chunked_moe_layout
     if renormalize:
@@ -329,8 +329,8 @@ def weight_quant_matmul(
     all_reduce: bool = False,
     group_size: int = 0,
 ) -> Tensor:
-    """Call `fused.weight_quant_matmul` for x2 [in, out] of int8; scale, offset [in / group_size,
-    out].
+    """Call `fused.weight_quant_matmul` for x2 [in, out] of int8; scale,
+    offset [in / group_size, out].
     """
     turned = None if offset is None else _columns(offset).t()
     weight, scales = x2.t().contiguous(), _columns(scale).t()

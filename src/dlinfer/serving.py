@@ -88,8 +88,8 @@ def _transformers(request: Request) -> None:
 
 
 def _vllm(request: Request) -> None:
-    """Start vLLM by the module of `vllm serve`: the command itself requires the wheel
-    named vllm.
+    """Start vLLM by the module of `vllm serve`:
+    the command itself requires the wheel named vllm.
     """
     if not importlib.metadata.entry_points(group="vllm.general_plugins", name="dlinfer"):
         raise DeeplinkError(

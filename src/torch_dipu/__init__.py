@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 
 def chosen_vendor() -> vendor.Vendor:
-    """Return the vendor whose chip is behind the device: the chosen one, else the
-    reference vendor.
+    """Return the vendor whose chip is behind the device: the chosen one,
+    else the reference vendor.
     """
     found = vendor.choose().vendor
     return found if found.runtime else vendor.choose("reference").vendor

@@ -281,8 +281,8 @@ def _conditions(
     arguments: Mapping[str, Argument],
     stack: _Stack,
 ) -> list[tuple[int, str, Any]] | None:
-    """Return the values required of arguments that a function does not take; None if
-    unsatisfiable.
+    """Return the values required of arguments that a function does not take;
+    None if unsatisfiable.
     """
     taken = {parameter.name for parameter in function.parameters}
     found: list[tuple[int, str, Any]] = []

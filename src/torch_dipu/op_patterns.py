@@ -81,8 +81,8 @@ def shown(overload: str, number: bool = False) -> Shown:
 
 @cache
 def diopi_name(overload: str, number: bool = False) -> str:
-    """Return the published function of an overload ("diopiAdd"), else the op; "" where there is
-    none.
+    """Return the published function of an overload ("diopiAdd"), else the op;
+    "" where there is none.
     """
     from diopi import catalogue
     from diopi.decomposition import served

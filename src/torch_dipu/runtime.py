@@ -270,8 +270,8 @@ _RECORDS: dict[type, Any] = {_CCopy: Copy, _CCollective: Collective}
 
 
 def _split(arguments: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
-    """Split into inputs as Python values (null is 0, a record is a dataclass) and
-    output pointers.
+    """Split into inputs as Python values (null is 0,
+    a record is a dataclass) and output pointers.
     """
     values: list[Any] = []
     outputs: list[Any] = []

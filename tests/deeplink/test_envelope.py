@@ -1,5 +1,5 @@
-"""The errors that an envelope must allow: real devices round intermediate values in
-several ways.
+"""The errors that an envelope must allow:
+real devices round intermediate values in several ways.
 """
 
 from __future__ import annotations

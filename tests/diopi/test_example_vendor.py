@@ -1,5 +1,5 @@
-"""The example vendor: built by the commands of its README, its results against float64, its missing
-ops.
+"""The example vendor: built by the commands of its README,
+its results against float64, its missing ops.
 """
 
 import importlib

@@ -250,8 +250,8 @@ def checked(name: str, mode: str, device: str = "cpu") -> tuple[str, str]:
 
 @functools.cache
 def stock_tokens(name: str) -> dict[str, list[list[int]] | str]:
-    """Return the tokens of the model without dlinfer, from another process, in each mode; or its
-    error.
+    """Return the tokens of the model without dlinfer, from another process,
+    in each mode; or its error.
     """
     command = [sys.executable, "-m", "tests.dlinfer.models_transformers", name]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

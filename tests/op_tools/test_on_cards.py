@@ -1,5 +1,5 @@
-"""Records of a training step are equal with and without the native part: on a GPU, if
-there is one.
+"""Records of a training step are equal with and without the native part:
+on a GPU, if there is one.
 """
 
 from __future__ import annotations

@@ -108,8 +108,8 @@ def _tasks(ops: dict[str, Any], options: argparse.Namespace) -> list[Task]:
 
 
 def _wanted(tasks: Sequence[Task], rules: device_rules.Rules, console: Console) -> list[Task]:
-    """Return the tasks that the device's rules do not skip, with tolerances; report
-    skipped ones.
+    """Return the tasks that the device's rules do not skip, with tolerances;
+    report skipped ones.
     """
     reasons = {task: rules.left_out(task.op, task.dtype) for task in tasks}
     for reason, count in Counter(filter(None, reasons.values())).items():

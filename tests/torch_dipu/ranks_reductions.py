@@ -1,5 +1,5 @@
-"""The program of each rank in the tests of reductions, with the expected result in
-the widest type.
+"""The program of each rank in the tests of reductions,
+with the expected result in the widest type.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from deeplink_droplet import LIBRARY
 
 
 def library() -> Path:
-    """Return the library that `make` built for the functions of diopi.h; it contains the runtime,
-    too.
+    """Return the library that `make` built for the functions of diopi.h;
+    it contains the runtime, too.
     """
     return LIBRARY
 

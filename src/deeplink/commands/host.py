@@ -22,8 +22,8 @@ FAIL_ON = "--fail-on"
 
 
 class Host:
-    """The host of `deeplink`: `python -m ditorch` runs the program, so that its process alone has
-    a patched torch.
+    """The host of `deeplink`: `python -m ditorch` runs the program,
+    so that its process alone has a patched torch.
     """
 
     @contextmanager

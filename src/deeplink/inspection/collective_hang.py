@@ -127,8 +127,8 @@ def _others(
 
 
 def _same_sizes(one: Entry, other: Entry) -> bool:
-    """Whether two collectives agree in sizes. Root and list operations differ
-    legitimately by rank.
+    """Whether two collectives agree in sizes.
+    Root and list operations differ legitimately by rank.
     """
     if not one["operation"].startswith(("ALLREDUCE", "BROADCAST", "REDUCE")):
         return True

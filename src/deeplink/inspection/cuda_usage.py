@@ -176,8 +176,8 @@ class _Names:
                 yield name[len(module) + 1 :], line
 
     def _is_module(self, name: str, line: int) -> bool:
-        """Whether an import names only the module itself, so that its attributes are counted
-        instead.
+        """Whether an import names only the module itself,
+        so that its attributes are counted instead.
         """
         return (name, line) in self.imported and any(
             used.startswith(f"{name}.") for used, _ in self._used

@@ -145,8 +145,8 @@ def next_to(count: int, largest: float, off: float, squares: float, form: Format
 
 
 def few(count: int, off: float, squares: float, form: Format) -> bool:
-    """Whether the errors are so few that no distribution of them can violate the
-    statistical rules.
+    """Whether the errors are so few that no distribution of them can
+    violate the statistical rules.
     """
     if count < MANY:
         return True
@@ -231,8 +231,8 @@ def _specials(pair: _Pair, where: Tensor) -> _Finding | None:
 
 
 def _overflow_allowed(y: Tensor, r: Tensor, form: Format) -> Tensor:
-    """Accept infinities of equal sign, and infinity against a reference next to the
-    largest number.
+    """Accept infinities of equal sign,
+    and infinity against a reference next to the largest number.
     """
     over = form.largest * (1 + form.roundoff)  # numbers from here on round to infinity
     near = 2 * form.roundoff
@@ -334,8 +334,8 @@ def _as_good(pair: _Pair, plain: _Pair, where: Tensor) -> bool:
 
 
 def _excused(pair: _Pair, plain: _Pair, sigma: Tensor | None, found: _Finding) -> _Finding | None:
-    """Return what remains of a violation when the CPU's own run in the result's type violates the
-    rule, too.
+    """Return what remains of a violation when the CPU's own run in the result's type
+    violates the rule, too.
     """
     theirs = _outside(plain, sigma)
     if theirs is None:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Format:
-    """A floating type. `digits` counts the hidden bit; `least` is the exponent of the smallest
-    normal.
+    """A floating type. `digits` counts the hidden bit;
+    `least` is the exponent of the smallest normal.
     """
 
     digits: int
@@ -35,8 +35,8 @@ class Format:
 
     @property
     def is_half(self) -> bool:
-        """Whether the type is narrower than float32: kernels compute such types in float32 and
-        round once.
+        """Whether the type is narrower than float32:
+        kernels compute such types in float32 and round once.
         """
         return self.digits < 24
 

@@ -33,8 +33,8 @@ ULP_MEAN = 64.0  # of float32
 
 
 def allclose(evidence: Evidence, tolerance: tuple[float, float] | None = None) -> Verdict:
-    """Compare by torch.allclose with the reference in the result's own type; `tolerance`: atol,
-    rtol.
+    """Compare by torch.allclose with the reference in the result's own type;
+    `tolerance`: atol, rtol.
     """
     result = evidence.result
     if tolerance is None:
@@ -71,8 +71,8 @@ def _host_wide(values: Tensor) -> Tensor:
 
 
 def ascend(evidence: Evidence) -> Verdict:
-    """Compare by the double benchmark: errors against float64 over those of the CPU in the same
-    type.
+    """Compare by the double benchmark:
+    errors against float64 over those of the CPU in the same type.
     """
     result, plain = evidence.result, evidence.plain
     y, r = wide(result).reshape(-1), wide(evidence.reference).reshape(-1)
@@ -116,8 +116,8 @@ def _errors(y: Tensor, r: Tensor) -> tuple[float, float, float]:
 
 
 def ulp(evidence: Evidence) -> Verdict:
-    """Compare the share of elements that are many steps of their type off with a limit or the
-    CPU's.
+    """Compare the share of elements that are many steps of their type off
+    with a limit or the CPU's.
     """
     result, form = evidence.result, FORMATS[evidence.unit]
     r = wide(evidence.reference).reshape(-1)

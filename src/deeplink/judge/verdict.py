@@ -141,8 +141,8 @@ class Figures:
         self.products = yy + float(found[0]), yr + float(found[1]), rr + float(found[2])
 
     def add_one_step(self, y: Tensor, r: Tensor) -> bool:
-        """Add a float32 chunk whose elements are at most one step off; else return
-        False. Hot path.
+        """Add a float32 chunk whose elements are at most one step off;
+        else return False. Hot path.
         """
         if y.dtype != torch.float32:
             return False

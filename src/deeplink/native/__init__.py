@@ -311,8 +311,8 @@ def _report_other_torch(names: list[str], say: Say) -> None:
 
 @contextmanager
 def _locked(folder: Path, say: Say, label: str = "") -> Iterator[IO[bytes]]:
-    """Hold the lock of a build folder, creating the folder; report once if another process holds
-    it.
+    """Hold the lock of a build folder, creating the folder;
+    report once if another process holds it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -343,8 +343,8 @@ def _unwritable(label: str, error: OSError) -> BuildError:
 
 
 def _jobs() -> int:
-    """Return the number of parallel compilers: the setting, or one per core with two gigabytes
-    each.
+    """Return the number of parallel compilers: the setting,
+    or one per core with two gigabytes each.
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     cores = os.cpu_count() or 1

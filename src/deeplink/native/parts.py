@@ -23,8 +23,8 @@ SOURCES = {".c", ".cpp", ".h"}
 
 
 class MissingError(Exception):
-    """A prerequisite of a build is not installed: the message, and a hint with the
-    command to type.
+    """A prerequisite of a build is not installed: the message,
+    and a hint with the command to type.
     """
 
     def __init__(self, message: str, hint: str) -> None:

@@ -83,8 +83,8 @@ class Warm:
         return made
 
     def start(self, line: Sequence[str], out: int, environment: Mapping[str, str]) -> Run:
-        """Start a run of `line` with its output in a file; ConnectionError when the server has
-        ended.
+        """Start a run of `line` with its output in a file;
+        ConnectionError when the server has ended.
         """
         with tempfile.TemporaryFile("w+") as request:
             asked = {"line": list(line[1:]), "env": dict(environment), "cwd": os.getcwd()}
@@ -103,8 +103,8 @@ class Warm:
 
 
 def _is_program(rest: Sequence[str]) -> bool:
-    """Whether a program can be forked: `train.py …`, `-m module …`, `deeplink run …`,
-    no launcher.
+    """Whether a program can be forked: `train.py …`, `-m module …`,
+    `deeplink run …`, no launcher.
     """
     if not rest:
         return False

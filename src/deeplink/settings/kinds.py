@@ -226,8 +226,8 @@ def words(name: str, default: Sequence[str], doc: str) -> Setting[tuple[str, ...
 
 
 def operators(name: str, default: Sequence[str], doc: str) -> Setting[tuple[str, ...]]:
-    """Define a list of operators; set to the empty text it is the empty list, which matches
-    nothing.
+    """Define a list of operators; set to the empty text it is the empty list,
+    which matches nothing.
     """
     allowed = _("full names or regular expressions, with commas between")
     return Setting(name, split_list, lambda: tuple(default), doc, allowed, ",".join, True)
@@ -304,8 +304,8 @@ def _dtype(text: str) -> str:
 
 
 def path(name: str, default: Callable[[], Path], doc: str) -> Setting[Path]:
-    """Define a path; `~` is the home directory. The default is a function, as it may depend on
-    others.
+    """Define a path; `~` is the home directory. The default is a function,
+    as it may depend on others.
     """
 
     def show(value: Path) -> str:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment of this process and its children: variables written, and those of
-other programs.
+"""The environment of this process and its children: variables written,
+and those of other programs.
 """
 
 import os

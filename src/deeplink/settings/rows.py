@@ -441,8 +441,8 @@ def op_lists(tool: str) -> tuple[Setting[tuple[str, ...]], Setting[tuple[str, ..
 
 
 def op_tolerance(operator: str, dtype: str) -> tuple[float, float] | None:
-    """Return `atol,rtol` for an operator's results of a type: its own, else the type's, else the
-    common.
+    """Return `atol,rtol` for an operator's results of a type: its own,
+    else the type's, else the common.
     """
     own = f"AUTOCOMPARE_ERROR_TOLERANCE_{dtype.upper()}"
     values = current().values

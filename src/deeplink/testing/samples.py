@@ -35,8 +35,8 @@ Bound = Callable[[torch.dtype], float | None]
 
 @dataclass(frozen=True)
 class Run:
-    """One forward call: outputs, inputs that require gradients, whether it generated random
-    numbers.
+    """One forward call: outputs, inputs that require gradients,
+    whether it generated random numbers.
     """
 
     outputs: Any
@@ -63,8 +63,8 @@ def call(op: Any, sample: Any, device: str) -> Run:
 
 
 def draw_from(seed: int, device: str) -> None:
-    """Seed the CPU and one device, much faster than torch.manual_seed, which seeds
-    every backend.
+    """Seed the CPU and one device, much faster than torch.manual_seed,
+    which seeds every backend.
     """
     torch.default_generator.manual_seed(seed)
     if torch.device(device).type not in ("cpu", "meta"):
@@ -80,8 +80,8 @@ def seeds(sample: Any, run: Run) -> list[Tensor]:
 
 
 def gradients(sample: Any, run: Run, given: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-    """Compute the gradients of the inputs for given gradients of the outputs; empty if there are
-    none.
+    """Compute the gradients of the inputs for given gradients of the outputs;
+    empty if there are none.
     """
     roots = _differentiable(sample, run)
     if not roots or not run.leaves:

@@ -95,8 +95,8 @@ class Worker:
         self.since, self._queued_before = time.monotonic(), self._queued()
 
     def seconds(self) -> float:
-        """Return the seconds since the task began, without the time spent waiting for
-        a processor.
+        """Return the seconds since the task began,
+        without the time spent waiting for a processor.
         """
         return time.monotonic() - self.since - (self._queued() - self._queued_before)
 
@@ -138,8 +138,8 @@ AnyWorker = TypeVar("AnyWorker", bound=Worker)
 def listen(
     workers: Collection[AnyWorker], limit: Callable[[AnyWorker], float]
 ) -> Iterator[tuple[AnyWorker, Any]]:
-    """Receive messages of the workers once: each with its message, or Lost if it died
-    or timed out.
+    """Receive messages of the workers once: each with its message,
+    or Lost if it died or timed out.
     """
     silent = {worker.pipe: worker for worker in workers}
     left = min((limit(worker) - worker.seconds() for worker in workers), default=0.0)

@@ -10,8 +10,8 @@ from deeplink.errors import MissingCompilerError
 
 
 def version_of(extra: str, *packages: str) -> Callable[[], str]:
-    """Return a function that returns the versions of packages, or raises with the
-    extra to install.
+    """Return a function that returns the versions of packages,
+    or raises with the extra to install.
     """
 
     def version() -> str:

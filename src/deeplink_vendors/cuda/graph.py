@@ -64,8 +64,8 @@ def _packed(
     options: Options,
     record: report.Record,
 ) -> Callable[..., Any]:
-    """Compile inference on the CPU with weights of linears laid out and joined for
-    their products.
+    """Compile inference on the CPU with weights of linears laid out and
+    joined for their products.
     """
     weights = torch_internals.parameters(gm) if options.freeze else {}
     key, changing = (

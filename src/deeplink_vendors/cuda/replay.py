@@ -48,8 +48,8 @@ class Recorder(Protocol):
 
 
 class Recording:
-    """One recording, and the holders of its results; some results are returned as copies, by
-    number.
+    """One recording, and the holders of its results;
+    some results are returned as copies, by number.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class Recording:
         return all(torch_internals.holders(s) <= n for s, n in self._held)
 
     def outliving(self) -> set[int]:
-        """Return the numbers of the results that are held; none where they are most
-        of its bytes.
+        """Return the numbers of the results that are held;
+        none where they are most of its bytes.
         """
         still = {s for s, n in self._held if torch_internals.holders(s) > n}
         room = SHARE * sum(self._bytes[s] for s, _ in self._held)
@@ -152,8 +152,8 @@ class Ring(threading.local):
         return made
 
     def _outlived(self, recording: Recording) -> bool:
-        """Whether to recreate the recording, with copies of the held results, which the program
-        owns.
+        """Whether to recreate the recording, with copies of the held results,
+        which the program owns.
         """
         found = recording.outliving()
         self._copied |= found
@@ -213,8 +213,8 @@ class CudaRecorder:
         return replay, results
 
     def _place(self, number: int, value: Any) -> Any:
-        """Return the address where a recording reads an input: a buffer, or a
-        weight's own memory.
+        """Return the address where a recording reads an input: a buffer,
+        or a weight's own memory.
         """
         if not isinstance(value, Tensor) or number in self._static:
             return value

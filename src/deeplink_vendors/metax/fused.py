@@ -28,8 +28,8 @@ def _plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def _seen(causal: bool, window: int, softcap: float, slopes: Tensor | None) -> dict[str, Any]:
-    """Return the options: flash_attn counts keys before and after a query, without its own; -1 is
-    all.
+    """Return the options: flash_attn counts keys before and after a query,
+    without its own; -1 is all.
     """
     before = window - 1 if window else -1
     return {

@@ -7,8 +7,8 @@ from deeplink.vendor import Vendor
 
 
 def is_available() -> bool:
-    """Whether there is a compiler or an earlier build; nothing is built or imported
-    for the check.
+    """Whether there is a compiler or an earlier build;
+    nothing is built or imported for the check.
     """
     if native.is_built("torch_dipu") or native.has_compiler():
         return True

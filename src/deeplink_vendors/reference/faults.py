@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The faults of the reference device: each is a function around one operator call, in a table
-below.
+"""The faults of the reference device:
+each is a function around one operator call, in a table below.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ _library: ctypes.CDLL | None = None
 
 
 def runtime() -> ctypes.CDLL:
-    """Return the library, configured by DIPU_DEVICE_COUNT and DIPU_DEVICE_MEMORY at
-    the first call.
+    """Return the library, configured by DIPU_DEVICE_COUNT and
+    DIPU_DEVICE_MEMORY at the first call.
     """
     global _library
     if _library is None:

@@ -60,8 +60,8 @@ def backend_of(name: str) -> GraphCompiler:
 
 
 def device_of(backend: GraphCompiler, asked: str) -> str:
-    """Return the device of the tensors: the given one, else the CPU if supported, else the
-    backend's.
+    """Return the device of the tensors: the given one, else the CPU if supported,
+    else the backend's.
     """
     if asked:
         return asked

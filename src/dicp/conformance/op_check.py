@@ -128,8 +128,8 @@ def _results(graph: fx.Graph, node: fx.Node) -> list[fx.Node]:
 def compiled(
     backend: GraphCompiler, graph: Graph, device: str = "cpu"
 ) -> Callable[[Sequence[Tensor]], list[Any]]:
-    """Compile a graph with the backend; the returned function takes and returns
-    tensors on the CPU.
+    """Compile a graph with the backend;
+    the returned function takes and returns tensors on the CPU.
     """
     places = graph.gm.graph.find_nodes(op="placeholder")
     nodes = list(graph.gm.graph.output_node().args[0])  # type: ignore[arg-type]

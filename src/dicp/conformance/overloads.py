@@ -76,8 +76,8 @@ def _heard(overload: Any, dtype: str) -> Iterable[Call]:
 
 
 def _entries(overload: Any) -> tuple[str, ...]:
-    """Return the entries of op_db for an overload: by the name of diopi's op, else by
-    its own name.
+    """Return the entries of op_db for an overload: by the name of diopi's op,
+    else by its own name.
     """
     name = str(overload).replace("aten.", "aten::", 1).removesuffix(".default")
     named = recipes.entries_of(get(_served()[name])) if name in _served() else []
@@ -117,8 +117,8 @@ def _served() -> Mapping[str, str]:
 
 @cache
 def _recorded(entries: tuple[str, ...], dtype: str) -> dict[Any, list[Call]]:
-    """Record the calls inside of the samples of entries of op_db, forward and backward, by
-    overload.
+    """Record the calls inside of the samples of entries of op_db,
+    forward and backward, by overload.
     """
     listening = _Listening()
     for name in entries:

@@ -140,8 +140,8 @@ def passes(
 
 
 def boxed(program: Program) -> Callable[[list[Any]], list[Any]]:
-    """Adapt a program to AOTAutograd, which passes its list on, so that tensors can
-    be freed early.
+    """Adapt a program to AOTAutograd, which passes its list on,
+    so that tensors can be freed early.
     """
     current = program
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code generation: walk one partition and call the backend's emitter; errors name the
-user's line.
+"""Code generation: walk one partition and call the backend's emitter;
+errors name the user's line.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ def key(gm: fx.GraphModule, backend: GraphCompiler, constants: Mapping[str, Tens
 
 
 def head(backend: GraphCompiler) -> tuple[str, ...]:
-    """Return the start of every key of a backend: the compiler, torch, the code of the emitter, and
-    the backend's options.
+    """Return the start of every key of a backend: the compiler, torch, the code of the emitter,
+    and the backend's options.
     """
     taken = [_name(target) for target in (*backend.conversions, *backend.keep)]
     fused = backend.patterns and sorted(backend.patterns), sorted(backend.activations)
@@ -68,8 +68,8 @@ def head(backend: GraphCompiler) -> tuple[str, ...]:
 
 @lru_cache
 def _code(backend: GraphCompiler) -> str:
-    """Hash the code of dicp and of the folders with a backend's functions, so that edits
-    invalidate.
+    """Hash the code of dicp and of the folders with a backend's functions,
+    so that edits invalidate.
     """
     own = [backend.emitter, backend.load, backend.compile, *backend.conversions.functions()]
     own += [backend.whole] if backend.whole else []

@@ -114,8 +114,8 @@ class _Maker:
         return blob
 
     def refused(self, gm: fx.GraphModule) -> str:
-        """Return why the backend refuses a graph that it supports at other sizes; "" if it does
-        not.
+        """Return why the backend refuses a graph that it supports at other
+        sizes; "" if it does not.
         """
         calls = [node for node in gm.graph.nodes if node.op == "call_function"]
         found = ((node, reason(node, self.backend)) for node in calls)

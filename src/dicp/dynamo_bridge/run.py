@@ -173,8 +173,8 @@ def finisher(orders: Sequence[Order]) -> Callable[[Sequence[Any]], list[Any]]:
 
 
 def _order(value: Any) -> Order:
-    """Return the dimensions from the widest stride to the narrowest; None when they
-    are in order.
+    """Return the dimensions from the widest stride to the narrowest;
+    None when they are in order.
     """
     if not isinstance(value, Tensor) or value.is_contiguous() or 0 in value.stride():
         return None

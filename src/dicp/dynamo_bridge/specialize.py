@@ -29,8 +29,8 @@ def _symbolic(value: Any) -> bool:
 def specialized(
     gm: fx.GraphModule, compile_static: Callable[[fx.GraphModule], tuple[Executable, list[int]]]
 ) -> Executable:
-    """Return a callable with one executable for each set of sizes; `args` are a
-    partition's inputs.
+    """Return a callable with one executable for each set of sizes;
+    `args` are a partition's inputs.
     """
     ready: dict[Any, tuple[Executable, list[int]]] = {}
 

@@ -56,8 +56,8 @@ def compiled_call() -> CompiledCall | None:
 
 
 class Straight(OptimizedModule):
-    """A compiled module with a cheaper call: torch's own enters a context manager for global hooks
-    around every call.
+    """A compiled module with a cheaper call:
+    torch's own enters a context manager for global hooks around every call.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

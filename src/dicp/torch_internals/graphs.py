@@ -40,8 +40,8 @@ def decompositions() -> dict[Any, Any]:
 
 
 def parameters(gm: fx.GraphModule) -> dict[int, Tensor]:
-    """Return the real parameters and buffers among the inputs of dynamo's graph, by
-    their number.
+    """Return the real parameters and buffers among the inputs of dynamo's
+    graph, by their number.
     """
     found = {}
     for number, node in enumerate(gm.graph.find_nodes(op="placeholder")):
@@ -146,8 +146,8 @@ def fake_mode_of(gm: fx.GraphModule) -> FakeTensorMode:
 
 
 def at_hints(value: Any, mode: FakeTensorMode) -> Any:
-    """Replace the symbols of a fake tensor or number by the sizes of the trace; None where a symbol
-    has no example.
+    """Replace the symbols of a fake tensor or number by the sizes of the trace;
+    None where a symbol has no example.
     """
     if not isinstance(value, Tensor):
         return hint(value)

@@ -35,8 +35,8 @@ class Library:
 
 @dataclass
 class Watch:
-    """Records `inductor`'s result for one graph, which is passed to `wanted` before
-    it is compiled.
+    """Records `inductor`'s result for one graph,
+    which is passed to `wanted` before it is compiled.
     """
 
     wanted: Callable[[fx.GraphModule], bool]

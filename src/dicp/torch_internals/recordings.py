@@ -113,8 +113,8 @@ def _recorded_by(graphs: Callable[..., Any] | None) -> Iterator[None]:
 
 
 def holders(storage: int) -> int:
-    """Return the number of holders of a storage, given by its address: tensors, views
-    among them.
+    """Return the number of holders of a storage, given by its address:
+    tensors, views among them.
     """
     return torch._C._storage_Use_Count(storage)
 
@@ -138,8 +138,8 @@ def static_input(value: Tensor) -> Tensor:
 
 
 def copies_into(places: Sequence[Tensor]) -> Callable[[list[Tensor]], None]:
-    """Return a function that copies tensors to their buffers; a dimension of stride 0 is copied
-    once.
+    """Return a function that copies tensors to their buffers;
+    a dimension of stride 0 is copied once.
     """
     from torch._inductor.compile_fx import index_expanded_dims_and_copy_
     from torch._inductor.output_code import get_expanded_dims

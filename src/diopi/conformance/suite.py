@@ -26,8 +26,8 @@ def conformance(
     gaps: Path | None = None,
     limit: float = 60.0,
 ) -> Callable[[str], None]:
-    """Create a test, parametrized by op, that fails with the commands that reproduce
-    the failures.
+    """Create a test, parametrized by op,
+    that fails with the commands that reproduce the failures.
     """
     import pytest
 

@@ -41,8 +41,8 @@ def apply_penalty_v2(
     p_token_ids: Tensor,
     p_token_counts: Tensor,
 ) -> None:
-    """Apply penalties like apply_penalty, with a repetition factor; ids index the
-    flattened logits.
+    """Apply penalties like apply_penalty, with a repetition factor;
+    ids index the flattened logits.
     """
     flat = logits.view(-1)
     ids = p_token_ids.long()
@@ -64,8 +64,8 @@ def _places(b_loc: Tensor, row: int, length: int, max_input_len: int) -> Tensor:
 def token_attention_inference(
     q: Tensor, k: Tensor, b_loc: Tensor, b_start_loc: Tensor, b_seq_len: Tensor, max_input_len: int
 ) -> Tensor:
-    """Return scores (heads, tokens) of each row's one query (row, heads, size) with its cached
-    keys.
+    """Return scores (heads, tokens) of each row's one query (row, heads,
+    size) with its cached keys.
     """
     lengths = b_seq_len.tolist()
     out = q.new_zeros((q.shape[1], int(sum(lengths))))
@@ -84,8 +84,8 @@ def token_softmax_reduce_v_inference(
     max_input_len: int,
     other_kv_index: int,
 ) -> Tensor:
-    """Return the cached values weighted by the softmax of each row's scores: (rows,
-    heads, size).
+    """Return the cached values weighted by the softmax of each row's scores:
+    (rows, heads, size).
     """
     del other_kv_index  # a kernel reads there instead of out of bounds
     rows = []
@@ -124,8 +124,8 @@ def paged_attention(
     block_table: Tensor,
     block_size: int,
 ) -> Tensor:
-    """Attention of one query per row to a cache in blocks; a true element of the mask
-    hides a key.
+    """Attention of one query per row to a cache in blocks;
+    a true element of the mask hides a key.
     """
     queries = q.reshape(-1, 1, num_heads, dim)
     keys, values = (cache.reshape(-1, num_kv_heads, dim) for cache in (k, v))

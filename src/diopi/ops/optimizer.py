@@ -24,8 +24,8 @@ def sgd(
     weight_decay: float,
     nesterov: bool,
 ) -> None:
-    """Update buf = momentum * buf + (1 - dampening) * g; param -= lr * (g + momentum * buf, or
-    buf).
+    """Update buf = momentum * buf + (1 - dampening) * g;
+    param -= lr * (g + momentum * buf, or buf).
     """
     step = grad + weight_decay * param if weight_decay else grad
     if momentum:

@@ -33,8 +33,8 @@ def argsort(
 def unique(
     input: Tensor, dim: int | None, sorted: bool, return_counts: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return distinct elements, or slices along `dim`; each element's index among them; counts on
-    request.
+    """Return distinct elements, or slices along `dim`;
+    each element's index among them; counts on request.
     """
     if dim is None:
         out, inverse, counts = torch.ops.aten._unique2(input, sorted, True, True)

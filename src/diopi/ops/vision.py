@@ -20,8 +20,8 @@ LINEAR = {"linear": 1, "bilinear": 2, "trilinear": 3}
 
 
 def nms(boxes: Tensor, confidence: Tensor, iou_threshold: float) -> Tensor:
-    """Return the indices of the kept boxes (x1, y1, x2, y2), best first: none overlaps a better
-    one.
+    """Return the indices of the kept boxes (x1, y1, x2, y2), best first:
+    none overlaps a better one.
     """
     order = confidence.argsort(descending=True, stable=True).tolist()
     area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])

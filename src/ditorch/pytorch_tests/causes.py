@@ -81,8 +81,8 @@ OTHER = Rule("chip", "other")
 
 
 def classify(message: str, where: str, device: str) -> Rule:
-    """Return the rule that matches a failure; `device` is the device type of the
-    chip, e.g. "dipu".
+    """Return the rule that matches a failure;
+    `device` is the device type of the chip, e.g. "dipu".
     """
     for rule in RULES:
         # a chip that torch itself calls cuda has no mapped names that could be confused

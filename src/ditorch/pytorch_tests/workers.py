@@ -45,8 +45,8 @@ class _Worker(Worker):
 
 
 class Pool:
-    """At most `jobs` workers; `limit` seconds for each test. `total` grows as sources
-    are loaded.
+    """At most `jobs` workers; `limit` seconds for each test.
+    `total` grows as sources are loaded.
     """
 
     def __init__(

@@ -36,8 +36,8 @@ class Row:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return 0 if all are correct, 1 if one is wrong, 2 if nothing could be
-    run.
+    """Run the command line; return 0 if all are correct, 1 if one is wrong,
+    2 if nothing could be run.
     """
     parser = argparse.ArgumentParser(prog="python -m dlinfer.conformance", description=__doc__)
     parser.add_argument("--vendor", default="", help="a vendor's name; else the one in force")
@@ -77,8 +77,8 @@ def _tried(vendor: str, device: str, ops: list[str], dtypes: list[str]) -> list[
 
 
 def _ran(row: Row, by_reference: int) -> str:
-    """Name the kernels that ran the cases of a row, of which `by_reference` ran by
-    the reference.
+    """Name the kernels that ran the cases of a row,
+    of which `by_reference` ran by the reference.
     """
     if not by_reference:
         return row.kernel

@@ -19,8 +19,8 @@ def silu_and_mul(x: Tensor) -> Tensor:
 
 @op('Tensor x, str approximate="none"')
 def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
-    """Compute gelu(first half) * second half, along the last dimension; approximate:
-    none or tanh.
+    """Compute gelu(first half) * second half, along the last dimension;
+    approximate: none or tanh.
     """
     gate, up = x.chunk(2, -1)
     return (F.gelu(gate, approximate=approximate) * up).contiguous()

@@ -14,8 +14,8 @@ from dlinfer.op import op, wide
 
 
 def quantised(x: Tensor, scales: Tensor, zeros: Tensor | None) -> Tensor:
-    """Quantise x to int8: x / scale + zero; scales and zeros are [heads, size] or
-    expandable to it.
+    """Quantise x to int8: x / scale + zero; scales and zeros are [heads,
+    size] or expandable to it.
     """
     moved = wide(x) / scales
     moved = moved if zeros is None else moved + zeros

@@ -19,8 +19,8 @@ def _alone(x: Tensor, weight: Tensor, bias: Tensor | None = None, group: str = "
 
 @op('Tensor x, Tensor weight, Tensor? bias=None, str group=""', in_graphs=_alone)
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, group: str = "") -> Tensor:
-    """Compute x @ weight.T + bias, weight [out, in]; summed over the named process
-    group, if any.
+    """Compute x @ weight.T + bias, weight [out, in];
+    summed over the named process group, if any.
     """
     product = F.linear(x, weight, bias).contiguous()
     return summed(product, group) if group else product
@@ -62,8 +62,8 @@ def weight_quant_matmul(
 
 @op("Tensor x", "(Tensor, Tensor)")
 def dynamic_quant(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (int8, scale [..., 1] in float32): x / scale, rounded; each row's
-    largest becomes 127.
+    """Return (int8, scale [..., 1] in float32): x / scale, rounded;
+    each row's largest becomes 127.
     """
     rows = wide(x)
     scale = rows.abs().amax(-1, keepdim=True) / 127

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparison of one operator call with the CPU: its inputs before the call, its
-results after it.
+"""Comparison of one operator call with the CPU: its inputs before the call,
+its results after it.
 """
 
 from __future__ import annotations

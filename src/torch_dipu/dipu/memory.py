@@ -144,8 +144,8 @@ def memory_snapshot() -> list[dict[str, Any]]:
 def caching_allocator_alloc(
     size: int, device: Device = None, stream: torch.Stream | None = None
 ) -> int:
-    """Allocate `size` bytes for a kernel's own use, on a stream or the current one; return the
-    address.
+    """Allocate `size` bytes for a kernel's own use, on a stream or the current one;
+    return the address.
     """
     index = index_of(device)
     with on_stream(stream):
@@ -163,8 +163,8 @@ def empty_cache() -> None:
 
 
 def memory_check_report() -> str:
-    """Return the current report of DIPU_MEM_CHECK: blocks in use, by the place of
-    their allocation.
+    """Return the current report of DIPU_MEM_CHECK: blocks in use,
+    by the place of their allocation.
     """
     return _C.memory_check_report()
 

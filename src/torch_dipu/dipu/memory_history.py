@@ -80,8 +80,8 @@ def _older(
 
 
 def _snapshot(device: Device = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
-    """Return every segment with its blocks and every event, with stacks; of one
-    device, or of all.
+    """Return every segment with its blocks and every event, with stacks;
+    of one device, or of all.
     """
     found: dict[str, Any] = _C.snapshot_with_history()
     if device is not None:

@@ -1,5 +1,5 @@
-"""The commands: a run with its reports, resume, one case, baselines, models, the older command
-line.
+"""The commands: a run with its reports, resume, one case, baselines, models,
+the older command line.
 """
 
 from __future__ import annotations

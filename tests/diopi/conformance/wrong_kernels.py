@@ -80,8 +80,8 @@ class _Worker(Worker):
 
 
 def found_in_all(names: Sequence[str], jobs: int) -> dict[str, str]:
-    """Return for each op the case that finds its wrong kernel, "" for none, or why the process
-    died.
+    """Return for each op the case that finds its wrong kernel, "" for none,
+    or why the process died.
     """
     left, answers = list(reversed(names)), {}
     running: list[_Worker] = []

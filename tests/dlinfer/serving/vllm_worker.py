@@ -1,5 +1,5 @@
-"""vLLM, a process: `… vllm_worker FOLDER FILE eager|graph` writes prompts and tokens as JSON, to a
-file: it logs a lot.
+"""vLLM, a process: `… vllm_worker FOLDER FILE eager|graph` writes prompts and tokens as JSON,
+to a file: it logs a lot.
 """
 
 import json

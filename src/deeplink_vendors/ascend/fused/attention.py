@@ -41,8 +41,8 @@ def fill_kv_cache(
     k_zeros: Tensor | None = None,
     v_zeros: Tensor | None = None,
 ) -> None:
-    """Write to the slots; rows with a negative slot are removed first, because the op leaves them
-    undefined.
+    """Write to the slots; rows with a negative slot are removed first,
+    because the op leaves them undefined.
     """
     kept = slots >= 0
     rows = [t[kept].contiguous() for t in (k, v)]

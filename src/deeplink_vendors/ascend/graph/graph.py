@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GE's graph as records: nodes, tensor descriptions, attributes; conversion to and
-from GraphDef.
+"""GE's graph as records: nodes, tensor descriptions, attributes;
+conversion to and from GraphDef.
 """
 
 from __future__ import annotations

@@ -82,8 +82,8 @@ def max_pool2d(
 
 @register_conversion(aten._adaptive_avg_pool2d_backward.default)
 def adaptive_avg_pool2d_backward(b: Builder, node: fx.Node, grad: Value, x: Value) -> Value:
-    """Distribute each pixel of the gradient to its window: a product with weights on
-    either side.
+    """Distribute each pixel of the gradient to its window:
+    a product with weights on either side.
     """
     sizes = (*x.shape[-2:], *grad.shape[-2:])
     if not all(isinstance(size, int) for size in sizes):

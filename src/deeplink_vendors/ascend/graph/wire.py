@@ -100,8 +100,8 @@ def decode(kind: str, data: bytes) -> Message:
 
 
 def _payloads(form: str, value: Any) -> Iterator[tuple[bytes, int]]:
-    """Yield what is written for a field: one payload, or one for each element that is
-    not packed.
+    """Yield what is written for a field: one payload,
+    or one for each element that is not packed.
     """
     if form.startswith("{"):
         for key in sorted(value):

@@ -151,8 +151,8 @@ def nonzero(e: OnnxEmitter, node: fx.Node, x: Value) -> Name:
 
 
 def _spread(e: OnnxEmitter, indices: list[Any]) -> tuple[list[int], str, int]:
-    """Return the indexed dimensions, their indices in the form of GatherND, and the number of
-    dimensions of these.
+    """Return the indexed dimensions, their indices in the form of GatherND,
+    and the number of dimensions of these.
     """
     dims = [dim for dim, index in enumerate(indices) if index is not None]
     given = [e.cast(indices[dim], torch.int64) for dim in dims]

@@ -37,8 +37,8 @@ def rms_norm(e: OnnxEmitter, node: fx.Node, x: Value, w: Value, eps: float) -> N
 
 
 def _sum(e: OnnxEmitter, node: Any, x: Value) -> Node | None:
-    """Return the sum of two tensors of equal shape that a norm reads: one operator
-    computes both.
+    """Return the sum of two tensors of equal shape that a norm reads:
+    one operator computes both.
     """
     if node.target is not torch.ops.aten.add.Tensor or x.rank not in (2, 3):
         return None

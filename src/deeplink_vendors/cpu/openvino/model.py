@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Execution of a model with OpenVINO on the CPU: weights, inputs and results of known size are
-torch's memory.
+"""Execution of a model with OpenVINO on the CPU: weights,
+inputs and results of known size are torch's memory.
 """
 
 from __future__ import annotations

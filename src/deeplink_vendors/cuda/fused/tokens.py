@@ -179,8 +179,8 @@ def _fillable(
 
 
 def spread(scales: Tensor | None, heads: int, size: int, otherwise: Tensor) -> Tensor:
-    """Expand scales or zeros to every element of a head, in float32; `otherwise` if
-    there are none.
+    """Expand scales or zeros to every element of a head, in float32;
+    `otherwise` if there are none.
     """
     if scales is None:
         return otherwise

@@ -39,8 +39,8 @@ def activated(b: Source, node: fx.Node, x: Value, activation: str) -> Value:
 def product(
     b: Source, x: Value, y: Value, turned: bool, out: Any, bias: Value | None = None
 ) -> Value:
-    """Compute x @ y over the last two dimensions, or x @ y.T; leading ones are a batch in both, if
-    in y.
+    """Compute x @ y over the last two dimensions, or x @ y.T;
+    leading ones are a batch in both, if in y.
     """
     batch = list(range(y.dim - 2))
     parts = [batch, batch, [x.dim - 1], [y.dim - 1 if turned else y.dim - 2]]

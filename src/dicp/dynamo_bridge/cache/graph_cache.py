@@ -66,8 +66,8 @@ class Plan:
 
 
 def is_plain(gm: fx.GraphModule, graph: fx.GraphModule) -> bool:
-    """Whether AOTAutograd's graph has the inputs and results of dynamo's graph, so that it can be
-    called directly.
+    """Whether AOTAutograd's graph has the inputs and results of dynamo's graph,
+    so that it can be called directly.
     """
     ins, outs = _ends(gm)
     inputs, results = _ends(graph)

@@ -48,8 +48,8 @@ def key(
     weights: Mapping[int, Tensor],
     patches: Mapping[str, Any],
 ) -> str | None:
-    """Return a key of dynamo's graph and of all that inductor's code depends on; None for a graph
-    that is not stored.
+    """Return a key of dynamo's graph and of all that inductor's code depends on;
+    None for a graph that is not stored.
     """
     if torch.is_autocast_enabled("cpu") or not patches.get("cpp_wrapper"):
         return None  # AOTAutograd switches autocast off in a call; or: no library

@@ -72,8 +72,8 @@ class _Trial:
         return gm, [self._values[node] for node in inputs]
 
     def _closed(self, nodes: Sequence[fx.Node]) -> bool:
-        """Whether a part is valid: a multi-result op is no input, and some result of the part is
-        used.
+        """Whether a part is valid: a multi-result op is no input,
+        and some result of the part is used.
         """
         inside = set(nodes)
         outer = [n for node in nodes for n in node.all_input_nodes if n not in inside]

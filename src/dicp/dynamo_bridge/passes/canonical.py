@@ -28,8 +28,8 @@ VIEWS = COPIES - {aten.clone.default, aten.lift_fresh_copy.default} | {
 
 
 def canonicalise(gm: fx.GraphModule, backend: GraphCompiler) -> fx.GraphModule:
-    """Rewrite the graph in canonical form; whole attentions and norms become
-    requested fused ops.
+    """Rewrite the graph in canonical form;
+    whole attentions and norms become requested fused ops.
     """
     for node in list(gm.graph.nodes):
         if node.op != "call_function":

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constant folding: nodes that depend on constants alone are computed once, before
-the graph runs.
+"""Constant folding: nodes that depend on constants alone are computed once,
+before the graph runs.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ class Frozen:
         self._marks = [(i, t.data_ptr(), t._version) for i, t in self.tensors.items()]
 
     def changed(self, args: Sequence[Any]) -> list[int]:
-        """Return the numbers of the inputs that were written or replaced since they
-        were recorded.
+        """Return the numbers of the inputs that were written or replaced
+        since they were recorded.
         """
         # hot path
         return [

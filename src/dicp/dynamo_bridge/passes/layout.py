@@ -47,8 +47,8 @@ def _channels_last(node: fx.Node) -> None:
 
 
 def _move_behind(node: fx.Node) -> None:
-    """Replace op(permute(x)) by permute(op(x)) for an elementwise op; all operands must be
-    permuted.
+    """Replace op(permute(x)) by permute(op(x)) for an elementwise op;
+    all operands must be permuted.
     """
     count = 1 if node.target in UNARY else 2 if node.target in BINARY else 0
     operands = list(node.args[:count])

@@ -22,8 +22,8 @@ WIDE = (torch.float32, torch.float64)
 
 
 def merge(gm: fx.GraphModule, backend: GraphCompiler, constants: Collection[str]) -> fx.GraphModule:
-    """Merge the nodes of a graph; `constants` are the names of the placeholders with
-    known values.
+    """Merge the nodes of a graph; `constants` are the names of the
+    placeholders with known values.
     """
     if aten.split_with_sizes.default in backend.conversions and backend.wants("linear"):
         _merge_linears(gm, constants)

@@ -24,8 +24,8 @@ SHORT = 5e-3  # seconds of one graph: in a longer one torch.compile's own part i
 
 
 class Shortcut:
-    """A callable for a compiled module that bypasses torch.compile for sizes where
-    that is faster.
+    """A callable for a compiled module that bypasses torch.compile for
+    sizes where that is faster.
     """
 
     def __init__(self, compiled: Run, plain: Run) -> None:

@@ -148,8 +148,8 @@ def check(op: str, result: Tensor, again: Callable[[int], Tensor]) -> list[Findi
 
 
 def distance_of(drawn: Tensor, distribution: Distribution, discrete: bool) -> float:
-    """Return the largest difference between the share of numbers below a value and
-    its probability.
+    """Return the largest difference between the share of numbers below a
+    value and its probability.
     """
     values = drawn.sort().values
     count = values.numel()

@@ -66,8 +66,8 @@ class _Form:
 
 
 def _form(trial: Trial) -> _Form | None:
-    """Return the `out=` form of a call, or of an op called by its own name if a C
-    function has it.
+    """Return the `out=` form of a call,
+    or of an op called by its own name if a C function has it.
     """
     callee, subject = trial.callee, trial.subject
     if callee.has_out:

@@ -75,8 +75,8 @@ class Trial:
         )
 
     def _cpus(self, place: int, cpu: Callable[[], list[Tensor]] | None) -> Tensor:
-        """Return the CPU's own result: in the requested form, unless the CPU is far off in that
-        form.
+        """Return the CPU's own result: in the requested form,
+        unless the CPU is far off in that form.
         """
         plain = self.expected.plain_results[place]
         if cpu is None and self.sample.laid:

@@ -93,8 +93,8 @@ class Expected:
 
     @cached_property
     def given_sigma(self) -> Values | None:
-        """The envelope of each argument after the call; None where the call cannot be
-        decomposed.
+        """The envelope of each argument after the call;
+        None where the call cannot be decomposed.
         """
 
         def once() -> Values:

@@ -27,8 +27,8 @@ WIDE = {
 
 @dataclass(frozen=True)
 class Run:
-    """The outcome of one call. `given` are its tensor arguments afterwards, in the
-    sample's order.
+    """The outcome of one call. `given` are its tensor arguments afterwards,
+    in the sample's order.
     """
 
     result: Any
@@ -113,8 +113,8 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _default(wide: bool) -> Iterator[None]:
-    """Set the default dtype to float64 inside the block, which also converts integers
-    to float64.
+    """Set the default dtype to float64 inside the block,
+    which also converts integers to float64.
     """
     before = torch.get_default_dtype()
     if wide:

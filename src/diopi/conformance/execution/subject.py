@@ -101,8 +101,8 @@ def open_subject(name: str, *, runs: bool = True) -> Subject:
 
 
 def is_module(name: str) -> bool:
-    """Whether a name is that of a module of kernels, `module:attribute` included, not
-    a vendor's.
+    """Whether a name is that of a module of kernels,
+    `module:attribute` included, not a vendor's.
     """
     if "." in name or ":" in name:
         return True

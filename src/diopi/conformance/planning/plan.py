@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan: the list of cases, by tier. A group's list is computed where its samples
-are created.
+"""The plan: the list of cases, by tier.
+A group's list is computed where its samples are created.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ def find(gaps: Sequence[Gap], result: Result) -> Gap | None:
 def complaints(
     gaps: Sequence[Gap], results: Sequence[Result], known: Collection[str], whole: bool
 ) -> list[str]:
-    """Return the entries of unknown ops; after a whole run, also those that pass or
-    match nothing.
+    """Return the entries of unknown ops; after a whole run,
+    also those that pass or match nothing.
     """
     found = [f"gaps.toml: no op {gap.op!r}" for gap in gaps if gap.op not in known]
     if not whole:

@@ -99,8 +99,8 @@ class Graphs(runners.GraphRunner):  # type: ignore[misc]
         return self.compiled(**inputs)
 
     def get_capture_batch_sizes(self) -> list[int]:
-        """Return the batch sizes to run before serving: one row has its own graph, all others share
-        one.
+        """Return the batch sizes to run before serving: one row has its own graph,
+        all others share one.
         """
         return sorted({1, min(SEVERAL, self.cache_config.max_batches)})
 

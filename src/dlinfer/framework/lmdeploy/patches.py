@@ -46,8 +46,8 @@ class Patches:
         self.undoing.append(functools.partial(setattr, owner, name, before))
 
     def replace(self, name: str, make: Callable[[Any], Any]) -> None:
-        """Replace a function by `make(function)`, in every module of the package that
-        imports it.
+        """Replace a function by `make(function)`,
+        in every module of the package that imports it.
         """
         function = self.found(name)
         made = make(function)
@@ -67,8 +67,8 @@ class Patches:
         self.set(self.found(owner), attribute, made)
 
     def word(self, name: str, old: str, new: str) -> None:
-        """Replace a constant, or a default, of a function in place, which affects
-        every reference.
+        """Replace a constant, or a default, of a function in place,
+        which affects every reference.
         """
         function = _plain(self.found(name))
         code, defaults = function.__code__, function.__defaults__

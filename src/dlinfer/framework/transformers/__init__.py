@@ -116,8 +116,8 @@ def _with_own_config(model: Any) -> Callable[[], None]:
 
 
 def _saved_plain(model: Any) -> Callable[[], None]:
-    """Save copies of the weights: safetensors refuses weights in [in, out] layout, or parts of
-    others.
+    """Save copies of the weights: safetensors refuses weights in [in, out] layout,
+    or parts of others.
     """
     stock = model.save_pretrained
 

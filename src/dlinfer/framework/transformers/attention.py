@@ -44,8 +44,8 @@ def attention(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Attend over [batch, heads, tokens, size], as in transformers; the result has tokens before
-    heads.
+    """Attend over [batch, heads, tokens, size], as in transformers;
+    the result has tokens before heads.
     """
     if dropout or wants_gradients(query):
         return stock.sdpa_attention_forward(

@@ -36,8 +36,8 @@ class Room:
 
 
 def extended(cache: Any, key: Tensor, value: Tensor, index: int) -> tuple[Tensor, Tensor]:
-    """Extend the cache as `cache.update` does: return all keys and values of a layer,
-    the new last.
+    """Extend the cache as `cache.update` does:
+    return all keys and values of a layer, the new last.
     """
     layer = _layer(cache, index)
     if layer is None or key.shape[0] != layer.keys.shape[0]:

@@ -70,8 +70,8 @@ class Routing:
 
     @contextmanager
     def replayed(self) -> Iterator[list[float]]:
-        """Replace the routers' results by the recorded ones; yield the list of their
-        differences.
+        """Replace the routers' results by the recorded ones;
+        yield the list of their differences.
         """
         left = {router: iter(kept) for router, kept in self.kept.items()}
         off: list[float] = []
@@ -120,8 +120,8 @@ def _outputs(model: Any, routing: Routing) -> list[Tensor]:
 
 @contextmanager
 def _as_new(model: Any) -> Iterator[None]:
-    """Leave training mode, and remove the state that Qwen2-VL keeps of the images of
-    its last call.
+    """Leave training mode, and remove the state that Qwen2-VL keeps of the
+    images of its last call.
     """
     training = model.training
     kept = [(m, m.rope_deltas) for m in model.modules() if "rope_deltas" in m.__dict__]
@@ -137,8 +137,8 @@ def _as_new(model: Any) -> Iterator[None]:
 
 
 def _logits(model: Any, routing: Routing) -> Tensor:
-    """Compute logits of random tokens: two rows, one padded, and then one more token with the
-    cache.
+    """Compute logits of random tokens: two rows, one padded,
+    and then one more token with the cache.
     """
     generator = torch.Generator().manual_seed(0)
     size = model.get_input_embeddings().weight.shape[0]

@@ -68,8 +68,8 @@ class Attention(stock.CPUAttentionBackendImpl):  # type: ignore[misc]
 
 
 def _halves(kv_cache: Tensor) -> tuple[Tensor, Tensor]:
-    """View [blocks, heads, places, 2 * size] as two of [blocks, places, heads, size], without a
-    copy.
+    """View [blocks, heads, places, 2 * size] as two of [blocks, places, heads,
+    size], without a copy.
     """
     size = kv_cache.shape[-1] // 2
     shown = kv_cache.permute(0, 2, 1, 3)

@@ -38,8 +38,8 @@ def _off(found: Tensor, expected: Tensor) -> float:
 
 
 def _norm(kind: Any) -> dict[str, float]:
-    """Check a norm. A layer needs vLLM's config, which does not exist yet: use its
-    `forward` alone.
+    """Check a norm. A layer needs vLLM's config, which does not exist yet:
+    use its `forward` alone.
     """
     x, residual, weight = torch.randn(3, 64), torch.randn(3, 64), torch.randn(64)
     layer = SimpleNamespace(
@@ -59,8 +59,8 @@ def _gate(kind: Any) -> float:
 
 
 def _attention(kind: Any) -> dict[str, float]:
-    """Check a prompt, then one more token, over a cache like vLLM's: by heads, keys
-    next to values.
+    """Check a prompt, then one more token, over a cache like vLLM's: by heads,
+    keys next to values.
     """
     layer: Any = object.__new__(kind)
     layer.ours, layer.scale = True, SIZE**-0.5

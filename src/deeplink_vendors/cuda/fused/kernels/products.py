@@ -12,8 +12,8 @@ def _numbers(
     weight, scale, offset, column, at, there, outer, w_row, groups, group, kind: tl.constexpr,
     FOUR: tl.constexpr, OFFSET: tl.constexpr, WHOLE: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """Load weights [at, column] as numbers; WHOLE: a step is within one group. FOUR:
-    two in a byte.
+    """Load weights [at, column] as numbers; WHOLE: a step is within one group.
+    FOUR: two in a byte.
     """
     place = weight + column[None, :] * w_row
     if FOUR:
