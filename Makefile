@@ -39,7 +39,7 @@ lint: setup ## ruff check, ruff format --check, clang-format, mypy --strict, lic
 	$(STAGE) lint $(VENV)/bin/ruff check .
 	$(STAGE) lint $(VENV)/bin/ruff format --check .
 	$(STAGE) lint $(PY) scripts/spdx --check
-	$(STAGE) lint $(PY) scripts/prose --check code
+	$(STAGE) lint $(PY) scripts/prose --check
 	$(STAGE) lint $(VENV)/bin/clang-format --dry-run -Werror $(CPP)
 	$(STAGE) lint $(PY) -m mypy $(TYPED)
 

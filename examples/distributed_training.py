@@ -19,7 +19,7 @@ WIDTH = 32
 
 
 def network() -> nn.Sequential:
-    """The same weights on every rank."""
+    """Build the network, with equal weights on every rank."""
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(3)]
     return nn.Sequential(*layers, nn.Linear(WIDTH, 1)).cuda()

@@ -219,7 +219,7 @@ def test_a_cache_that_cannot_be_written_is_reported(
     monkeypatch.setenv("DIPU_BUILD_DIR", "/dev/null")
     with pytest.raises(BuildError, match="cannot write the build of hlir_sim") as caught:
         build()
-    assert "DIPU_BUILD_DIR" in caught.value.hint
+    assert "DEEPLINK_CACHE_DIR" in caught.value.hint
 
 
 def test_an_unknown_part_is_refused_by_name() -> None:
