@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which calls OpAutoCompare judges: within a share of the program's time, or as fast as it can.
 
-A budget keeps the time that is taken within a share of the program's own. Two steps of a program
+A budget limits the tool's time to a share of the program's own. Two steps of a program
 are left alone to measure them, then most are judged, and the share of calls that are judged, and
 the size of a sample, follow what that costs. A step ends with a step of the optimizer; in a program
 without one, time is cut into pieces.
@@ -30,7 +30,7 @@ SLOWEST = 1 / 4  # by what the share of calls falls after a step at most
 FEWEST, LARGEST = 2.0**-12, 4.0  # share of the calls; times as many elements in a sample
 SMALLEST = 0.25
 PIECE = 1.0  # seconds, of a program without steps
-BURST = 0.05  # seconds that may be taken at any time
+BURST = 0.05  # seconds that are allowed at any time
 WARM = 1  # steps before the first that is measured
 WAITING = 256  # calls that wait to be judged at most
 PATIENCE = 0.1  # share of its own time that a program waits for calls to be judged
@@ -127,7 +127,7 @@ class Budget:
 class Pace:
     """Which calls are judged in another thread, where a program makes more calls than it can judge.
 
-    While many are pending, a call is taken if the calls of its operator, module and line were not
+    While many are pending, a call is judged if the calls of its operator, module and line were not
     judged more often than those of others: so all of them are judged in turns.
     """
 

@@ -41,7 +41,7 @@ SUMMARY = (_("name"), _("what"), _("line"), _("module"), _("times"), _("error / 
 _EXTRA = COLUMNS.index("cosine_similarity")  # a column of the file that the tables leave out
 SHOWN = 20  # rows of the summary
 UNBOUNDED = ("ascend", "ulp")  # standards that allow a share of the elements any error
-EXPLAINED = 5  # of them, in words
+EXPLAINED = 5  # operators whose problem is described
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Failure:
 class Rows:
     """Rows of the CSV file: one for each part of a call, under one header, on disk in a second.
 
-    A file of JSON lines beside it has what the classic columns leave out, for `deeplink report`.
+    A second file, of JSON lines, has more than the classic columns, for `deeplink report`.
     """
 
     def __init__(self) -> None:

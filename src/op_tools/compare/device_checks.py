@@ -217,7 +217,7 @@ class Block(Chooser):
         super().next_call()
         self._call += 1
 
-    def __call__(self, shape: Sequence[int], free: Sequence[int], elements: int) -> Picks | None:
+    def __call__(self, shape: Sequence[int], free: Sequence[int], elements: int) -> Picks:
         return super().__call__(shape, free, min(elements, max(1, math.prod(shape) // 2)))
 
     def indices(self, size: int, count: int, at: int | None = None) -> Tensor:
@@ -353,7 +353,6 @@ class GradientProduct:
         edge = choose.edge(left.shape[-1])
         rows = choose(left.shape[:-1], range(left.dim() - 1), edge)
         columns = choose.indices(right.shape[-1], edge, -1) if right.shape[-1] > edge else None
-        assert rows is not None  # every dimension is free
         batch = rows[:-1] if right.dim() > 2 else ()
         factors = slices.take(left, (*rows, None)), slices.take(right, (*batch, None, columns))
         return factors, slices.take(self.result, (*rows, columns))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a call before it is made again: can it be, in which types, what did it write?"""
+"""Eligibility of calls for a rerun on the host: which calls, in which types, what they wrote."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WIDE: Types = {
     torch.complex32: torch.complex128,
     torch.complex64: torch.complex128,
 }
-# What they do depends on the type itself: they are run again in the type that they had.
+# Their results depend on the type itself: they are rerun in the type that they had.
 BY_TYPE = frozenset(
     """
     nextafter nextafter_ nan_to_num nan_to_num_ frexp fake_quantize_per_tensor_affine view_dtype
@@ -79,7 +79,7 @@ _MAY_DRAW = frozenset(
 
 
 class NoReferenceError(Exception):
-    """The call cannot be done on the host; the text says why."""
+    """The call cannot be rerun on the host, for the reason in the text."""
 
 
 def unfit(call: Call) -> str:
@@ -123,28 +123,29 @@ def kind(values: list[Tensor]) -> str:
     return ""
 
 
-def _draws_nothing(word: str, call: Call) -> bool:
-    def given(place: int, name: str, default: Any) -> Any:
-        return call.args[place] if len(call.args) > place else call.kwargs.get(name, default)
+def argument(call: Call, place: int, *names: str, default: Any = None) -> Any:
+    """An argument by its place or by one of its names."""
+    if len(call.args) > place:
+        return call.args[place]
+    return next((call.kwargs[name] for name in names if name in call.kwargs), default)
 
+
+def _draws_nothing(word: str, call: Call) -> bool:
     if word in ("rrelu", "rrelu_"):
-        return given(3, "training", False) is False
+        return argument(call, 3, "training", default=False) is False
     if word not in _MAY_DRAW:
         return False
-    training = "train" if "train" in call.kwargs else "training"
-    return given(1, "p", 0.5) == 0 or given(2, training, call.name.startswith("torch.nn")) is False
+    is_function = call.name.startswith("torch.nn")
+    training = argument(call, 2, "train", "training", default=is_function)
+    return argument(call, 1, "p", default=0.5) == 0 or training is False
 
 
 _WITHOUT_OFFSET = {"cpu"}  # kinds of devices whose generators do not count what they draw
 RandomState = list[Tensor | tuple[int, int]]
-_counting: dict[torch.device, Any] = {}  # generators that count
 
 
 def random_state(call: Call, device: torch.device) -> RandomState | None:
     """The states of the generators that a call may draw from; None where they cannot be had."""
-    own = _counting.get(device) if call.level != "module" else None
-    if own is not None:  # hot path
-        return [(own.initial_seed(), own.get_offset())]
     module = getattr(torch, device.type, torch)
     if not hasattr(module, "get_rng_state"):
         return None
@@ -155,10 +156,8 @@ def random_state(call: Call, device: torch.device) -> RandomState | None:
 def _state_of(module: Any, device: torch.device) -> Tensor | tuple[int, int]:
     if device.type not in _WITHOUT_OFFSET:
         try:
-            own = module.default_generators[device.index]
-            found = own.initial_seed(), own.get_offset()  # the whole state takes long
-            _counting[device] = own
-            return found
+            generator = module.default_generators[device.index]
+            return generator.initial_seed(), generator.get_offset()  # the whole state takes long
         except (AttributeError, IndexError, TypeError, RuntimeError):
             _WITHOUT_OFFSET.add(device.type)
     state: Tensor = module.get_rng_state() if module is torch else module.get_rng_state(device)
@@ -168,11 +167,7 @@ def _state_of(module: Any, device: torch.device) -> Tensor | tuple[int, int]:
 def drew_nothing(before: RandomState, call: Call, device: torch.device) -> bool:
     """Whether the states of the generators are as they were before a call."""
     after = random_state(call, device)
-    if after is None:
-        return False
-    if len(after) == 1 and type(after[0]) is tuple:  # hot path
-        return after == before
-    return all(
+    return after is not None and all(
         torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a == b
         for a, b in zip(before, after, strict=True)
     )
@@ -207,8 +202,8 @@ def declared(call: Call) -> frozenset[int]:
 
 
 def writes(call: Call, versions: list[int], now: list[int]) -> bool:
-    """Whether a call, which has been made, wrote an argument; `versions` are from before it."""
-    if isinstance(call.func, OpOverload):  # autograd's counts are not kept below it
+    """Whether a call wrote an argument, by the versions before it and after it."""
+    if isinstance(call.func, OpOverload):  # autograd does not count below it
         return bool(call.func._schema.is_mutable)
     if versions != now or declared(call):
         return True
@@ -216,7 +211,7 @@ def writes(call: Call, versions: list[int], now: list[int]) -> bool:
 
 
 def unwritten(call: Call, versions: list[int], now: list[int]) -> set[int]:
-    """The places of the arguments that a call, which has been made, did not write, as it says."""
+    """The places of the arguments that a call does not declare as written, and did not count."""
     if isinstance(call.func, OpOverload):
         by_kernel = {id(tensor) for tensor in written_by_schema(call)}
         return {at for at, tensor in enumerate(call.given) if id(tensor) not in by_kernel}
@@ -231,7 +226,7 @@ def versions(call: Call) -> list[int]:
     return [NO_COUNT if tensor.is_inference() else tensor._version for tensor in call.given]
 
 
-NO_COUNT = -1  # of a tensor that was made in inference mode
+NO_COUNT = -1  # the version of a tensor of inference mode
 
 
 def autocast_of(device: torch.device) -> torch.dtype | None:

@@ -22,7 +22,13 @@ from deeplink.judge.envelope import FLOAT32, FLOAT64
 from deeplink.judge.formats import FORMATS, is_inexact
 from deeplink.judge.verdict import name_of
 from op_tools.compare import precision
-from op_tools.compare.eligibility import COPIES, NOT_UNIQUE, NoReferenceError, declared
+from op_tools.compare.eligibility import (
+    COPIES,
+    NOT_UNIQUE,
+    NoReferenceError,
+    argument,
+    declared,
+)
 from op_tools.compare.rerun import Rerun, Run
 from op_tools.core import op_names
 from op_tools.core.call import Call, tensors
@@ -151,7 +157,7 @@ def _gradients(run: Run, outputs: Sequence[Tensor | None]) -> list[Tensor | None
 
 
 class Evidence:
-    """The reruns beside the reference that a verdict may need, each run when it is needed."""
+    """Values of other reruns than the reference, computed when a verdict needs them."""
 
     of_gradients = True
 
@@ -518,14 +524,10 @@ def _are_equal_choices(call: Call, result: Tensor, expected: Tensor) -> bool:
     if word not in _INDICES:
         return False
     place, default, distinct = _INDICES[word]
-    dim = call.kwargs.get("dim", _positional(call, place, default))
+    if isinstance(call.func, OpOverload):
+        names = [one.name for one in call.func._schema.arguments]
+        place = names.index("dim") if "dim" in names else place
+    dim = argument(call, place, "dim", default=default)
     if dim is not None and not isinstance(dim, int):
         return False
     return same_choice(values, result, expected, dim, distinct)
-
-
-def _positional(call: Call, place: int, default: int | None) -> Any:
-    if isinstance(call.func, OpOverload):
-        named = [a.name for a in call.func._schema.arguments]
-        place = named.index("dim") if "dim" in named else place
-    return call.args[place] if len(call.args) > place else default

@@ -47,6 +47,10 @@ class Transfer:
             self._events.append(event)
         self._devices = set()
 
+    def is_complete(self) -> bool:
+        """Whether the copies are complete."""
+        return all(event.query() for event in self._events)
+
     def wait(self) -> None:
         """Wait until the copies are complete."""
         while self._events:

@@ -4,7 +4,7 @@
 A verdict takes hundreds of small kernels of the host. In a thread of the program's process each of
 them would compete with the program for the interpreter. So a tool that has many calls to judge
 starts processes: one job at a time is written to the pipe of a process, by pickle with the values
-of tensors beside it, and the items of the verdict come back. Jobs that cannot be pickled, or that
+of tensors, and the items of the verdict come back. Jobs that cannot be pickled, or that
 name a function outside of torch, are judged in the program's process.
 """
 

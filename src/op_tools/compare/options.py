@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,6 @@ from op_tools.tensors import statistics
 
 MODES = ("every", "signature", "sample")
 BUDGET = 0.75  # of the step's time, where each copy to the host would wait for the device
-SAMPLE = 10  # of the calls of an operator, every so many-th
 
 
 @dataclass(frozen=True)
@@ -30,76 +29,59 @@ class CompareOptions:
     mode: str
     standard: str
     background: bool | None  # None: large calls, and all calls of a device that does not wait
-    sample: int
-    bitwise: bool  # what is the CPU's bit for bit, in the same type, is right without float64
-    recheck: float  # share of calls of a known signature that are compared all the same
     budget: float | None  # share of the step's time; None: no limit
-    shown: bool  # tables of each call are printed
-    whole: bool  # large calls are judged in all their elements; so are those shown in tables
+    sample: int = 10  # of the calls of an operator, every so many-th
+    bitwise: bool = True  # a result that is the CPU's bit for bit needs no float64
+    recheck: float = 0.0  # share of calls of a known signature that are compared all the same
+    whole: bool = False  # large calls are judged in all their elements
+    shown: bool = False  # tables of each call are printed, which are of whole calls
 
 
 def read_options(options: Options) -> CompareOptions:
     """The options by arguments, else by settings; SettingError where one is not allowed."""
-    known = {"mode", "standard", "background", "sample", "bitwise", "recheck", "whole", "budget"}
-    unknown = sorted(set(options.more) - known)
+    names = {field.name for field in fields(CompareOptions)} - {"shown"}
+    unknown = sorted(set(options.more) - names)
     if unknown:
         raise SettingError(
             _("OpAutoCompare takes no {names}.").format(names=", ".join(unknown)),
-            _("it takes {names}.").format(names=", ".join(sorted(known))),
+            _("it takes {names}.").format(names=", ".join(sorted(names))),
         )
-
-    def option(name: str, setting: settings.Setting[Any] | None, default: Any = None) -> Any:
-        value = options.more.get(name)
-        return value if value is not None else setting.get() if setting is not None else default
-
-    found = CompareOptions(
-        option("mode", settings.OP_AUTOCOMPARE_MODE),
-        option("standard", settings.OP_AUTOCOMPARE_STANDARD),
-        _background(options.more.get("background")),
-        int(option("sample", None, SAMPLE)),
-        bool(option("bitwise", None, True)),
-        float(option("recheck", None, 0.0)),
-        None,
-        terminal.verbose(),
-        bool(option("whole", None, False)) or terminal.verbose(),
+    more = {name: value for name, value in options.more.items() if value is not None}
+    background = settings.OP_AUTOCOMPARE_BACKGROUND
+    own = CompareOptions(
+        more.pop("mode", settings.OP_AUTOCOMPARE_MODE.get()),
+        more.pop("standard", settings.OP_AUTOCOMPARE_STANDARD.get()),
+        more.pop("background", background.get() if background.is_set() else None),
+        _budget(more.pop("budget", None)),
+        **more,
     )
-    budget = _budget(options.more.get("budget"))
-    if budget is None and found.mode == "every" and not (found.shown or found.whole):
-        budget = BUDGET if is_remote() and found.background is None else None
-    found = replace(found, budget=None if budget == math.inf else budget)
-    if found.sample < 1 or not 0 <= found.recheck <= 1:
+    own = replace(own, shown=terminal.verbose(), whole=own.whole or terminal.verbose())
+    if own.budget is None and own.mode == "every" and own.background is None and not own.whole:
+        own = replace(own, budget=BUDGET if is_remote() else None)
+    if own.sample < 1 or not 0 <= own.recheck <= 1:
         raise SettingError(
             _("OpAutoCompare: sample {sample}, recheck {recheck} are not allowed.").format(
-                sample=found.sample, recheck=found.recheck
+                sample=own.sample, recheck=own.recheck
             ),
             _("sample is a whole number from 1 on, recheck a share from 0 to 1."),
         )
-    for what, value, allowed in (
-        ("mode", found.mode, MODES),
-        ("standard", found.standard, STANDARDS),
-    ):
+    for name, value, allowed in (("mode", own.mode, MODES), ("standard", own.standard, STANDARDS)):
         if value not in allowed:
             raise SettingError(
-                _("OpAutoCompare: {what} {value!r} is not allowed.").format(what=what, value=value),
+                _("OpAutoCompare: {what} {value!r} is not allowed.").format(what=name, value=value),
                 _("one of {names}.").format(names=", ".join(allowed)),
             )
-    return found
+    return own if own.budget != math.inf else replace(own, budget=None)
 
 
-def _background(given: Any) -> bool | None:
-    if given is None and settings.OP_AUTOCOMPARE_BACKGROUND.is_set():
-        given = settings.OP_AUTOCOMPARE_BACKGROUND.get()
-    return None if given is None else bool(given)
-
-
-def _budget(given: Any) -> float | None:
-    if given is None:
+def _budget(value: Any) -> float | None:
+    if value is None:
         return settings.OP_AUTOCOMPARE_BUDGET.get()
     try:
-        return parse_limit(str(given))
+        return parse_limit(str(value))
     except ValueError as error:
         raise SettingError(
-            _("OpAutoCompare: budget {given!r}: {error}.").format(given=given, error=error),
+            _("OpAutoCompare: budget {given!r}: {error}.").format(given=value, error=error),
             _("a share of the step, as 25% or 0.25, or none."),
         ) from None
 

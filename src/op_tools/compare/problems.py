@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What OpAutoCompare says of each wrong operator: where, with what in common, what to do next."""
+"""The problem report of each wrong operator: place, common property, workaround, next step."""
 
 from __future__ import annotations
 
@@ -61,17 +61,14 @@ def problems(
 
 
 def _problem(worst: Failure, failures: Sequence[Failure], pattern: str) -> Problem:
-    mine = [failure for failure in failures if failure.name == worst.name]
-    saved = next((failure.saved for failure in [worst, *mine] if failure.saved), "")
-    places = len({(failure.site, failure.module) for failure in mine})
+    own = [failure for failure in failures if failure.name == worst.name]
+    saved = next((failure.saved for failure in [worst, *own] if failure.saved), "")
+    places = len({(failure.site, failure.module) for failure in own})
     module = _(", module {module}").format(module=worst.module) if worst.module else ""
     more = _(" (the worst of {places} places)").format(places=places) if places > 1 else ""
     return Problem(
         _("{name}, {item} {direction}: {message}").format(
-            name=worst.name,
-            item=worst.item,
-            direction=worst.direction,
-            message=worst.verdict.message,
+            **vars(worst), message=worst.verdict.message
         ),
         _("{where}{module}, step {step}{more}").format(
             where=worst.where, module=module, step=worst.step, more=more

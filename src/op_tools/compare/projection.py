@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks a product of matrices on its device by a random projection, and waits for nothing.
+"""Checks a product of matrices on its device by a random projection, without waiting.
 
 C = A B is multiplied by V, which has 8 random columns of +1 and -1: C V has to equal A (B V). Each
 of A, B and C is read by a product with few columns. The check finds a large error in any one
@@ -8,7 +8,7 @@ that the host judges in float64 does.
 
 What an error-free device may differ by
 ---------------------------------------
-Row i of C - A B is a vector e of N errors. V is drawn independently of e, so each of the 8
+Row i of C - A B is a vector e of N errors. V is random and independent of e, so each of the 8
 differences of a row, (C V - A B V)[i] = e V, has the variance |e|^2, and by Hoeffding's inequality
 its tail is not heavier than that of a normal distribution, whatever the errors are. So it is enough
 to bound |e|. In units of u, which is half the distance from 1 to the next number of a type, with
@@ -30,7 +30,7 @@ c = |row i of C|, ab = |row i of A| |B| and m = ab / sqrt(K), which is c if term
                           u_C sqrt(1 + S / 2) max(c, m).
   underflow               sqrt(N) (smallest normal number of C, and K of the smallest of a sum).
 
-Their squares add up to s^2. With z = (C V - A B V) / s, E z^2 <= 1. Two figures are judged:
+Their squares add up to s^2. With z = (C V - A B V) / s, E z^2 <= 1. Two metrics are judged:
 
   rms      The mean q of z^2 over the rows, for each of the 8 columns. If errors of the rows are
            unrelated, q hardly differs between the columns; if rows are equal, q varies like a
@@ -52,7 +52,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -61,7 +61,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from deeplink.i18n import _
 from op_tools.compare import precision
-from op_tools.compare.inputs import stream_of, upload
+from op_tools.compare.eligibility import argument
+from op_tools.compare.inputs import Transfer, stream_of, upload
 from op_tools.core import graph_capture
 from op_tools.core.call import Call
 from op_tools.tensors import finite
@@ -100,50 +101,36 @@ class Finding:
     def message(self) -> str:
         """One sentence."""
         if self.non_finite:
-            text = _("{non_finite} of {rows} rows are not finite, of finite factors").format(
-                non_finite=self.non_finite, rows=self.rows
-            )
+            text = _("{non_finite} of {rows} rows are not finite, of finite factors")
         elif self.largest > self.limit:
             text = _(
                 "row {row} of {rows} differs by {largest:.3g} times what rounding explains "
                 "(limit {limit:.2g})"
-            ).format(row=self.row, rows=self.rows, largest=self.largest, limit=self.limit)
-        else:
-            text = _("all rows differ by {rms:.3g} times what rounding explains").format(
-                rms=self.rms
             )
-        return (
-            text
-            if self.label == "result"
-            else _("{label}: {text}").format(label=self.label, text=text)
-        )
+        else:
+            text = _("all rows differ by {rms:.3g} times what rounding explains")
+        text = text.format(**vars(self))
+        if self.label != "result":
+            text = _("{label}: {text}").format(label=self.label, text=text)
+        return text
 
 
 class Reading:
-    """Numbers of a device on their way to the host."""
+    """Numbers of a device that are copied to the host."""
 
     def __init__(self, values: Tensor) -> None:
-        self._event: torch.Event | None = None
-        self._read: list[Any] | None = None
-        self._values = values
-        if values.device.type == "cpu":
-            return
-        self._values = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
-        self._values.copy_(values, non_blocking=True)
-        self._event = torch.Event(values.device)
-        self._event.record(torch.accelerator.current_stream(values.device))
+        self._transfer = Transfer(is_late=True)
+        self._values = self._transfer.copy(values)
+        self._transfer.launched()
 
     def done(self) -> bool:
-        """Whether the numbers are there."""
-        return self._event is None or bool(self._event.query())
+        """Whether the copy is complete."""
+        return self._transfer.is_complete()
 
     def read(self) -> list[Any]:
         """The numbers; waits for the device."""
-        if self._event is not None:
-            self._event.synchronize()
-        if self._read is None:
-            self._read = self._values.tolist()
-        return self._read
+        self._transfer.wait()
+        return self._values.tolist()
 
 
 class Pending:
@@ -154,12 +141,12 @@ class Pending:
         self._metrics: list[tuple[str, int, int, Reading, int]] = []
 
     def done(self) -> bool:
-        """Whether the verdict is there without waiting for the device."""
+        """Whether the verdict is available without waiting for the device."""
         launch([self])
         return all(reading.done() for _, _, _, reading, _ in self._metrics)
 
     def verdict(self) -> Finding | None:
-        """What is wrong; None: nothing. Waits for the device."""
+        """The wrong product; None: there is none. Waits for the device."""
         launch([self])
         for label, rows, columns, reading, at in self._metrics:
             mean, deviation, largest, row, bad = reading.read()[at]
@@ -172,8 +159,8 @@ class Pending:
 
 
 def launch(pending: Sequence[Pending]) -> None:
-    """Computes the metrics of checks, those of products of one shape together, and sends them to
-    the host, on the current stream: kernels of each check alone would take longer than its product.
+    """Compute the metrics of checks, those of products of one shape together, and copy them to the
+    host, on the current stream: kernels of each check alone would take longer than its product.
     """
     groups: dict[Hashable, list[tuple[Pending, _Part]]] = {}
     for check in pending:
@@ -189,9 +176,10 @@ def launch(pending: Sequence[Pending]) -> None:
 
 
 class Checks(Generic[Tag]):
-    """Checks of calls' whole results, by numbers that their device computes. BATCH calls are read
-    together, when the device has come so far; nothing waits for it. Each call has a tag, which
-    `note` gets with what is wrong in a product, and with the numbers.
+    """Checks of calls' whole results, by numbers that their device computes.
+
+    BATCH calls are read together, when the device has computed them; nothing waits for it. `note`
+    is called with the tag of each call, its wrong product, and its numbers.
     """
 
     def __init__(self, note: Callable[[Tag, Finding | None, list[float]], None]) -> None:
@@ -202,25 +190,26 @@ class Checks(Generic[Tag]):
         self._launched = deque()
 
     def add(self, tag: Tag, product: Pending | None, numbers: Sequence[Tensor] = ()) -> None:
-        """Adds a call. `numbers`: tensors of one number of float32."""
+        """Add a call. `numbers`: tensors of one number of float32."""
         with self._lock:
             self._added.append((tag, product, numbers))
 
     def advance(self, *, at_once: bool = False, wait: bool = False) -> None:
-        """Launches pending checks if they are enough, and notes what has come. `at_once`: launches
-        them in any case; `wait`: and waits for all.
+        """Launch the pending checks if they fill a batch, and call `note` for those that are read.
+
+        `at_once`: launch them in any case; `wait`: and wait for all.
         """
         with self._lock:
             if self._added and (at_once or wait or len(self._added) >= BATCH):
                 self._launch()
-            while self._launched and (wait or self._has_come()):
+            while self._launched and (wait or self._is_read()):
                 calls, reading = self._launched.popleft()
                 numbers = iter(() if reading is None else reading.read())
                 for tag, product, count in calls:
                     finding = None if product is None else product.verdict()
                     self._note(tag, finding, [next(numbers) for _ in range(count)])
 
-    def _has_come(self) -> bool:
+    def _is_read(self) -> bool:
         calls, reading = self._launched[0]
         if reading is not None:  # it was launched last
             return reading.done()
@@ -251,7 +240,7 @@ def greatest(tensors: Sequence[Tensor]) -> Tensor | None:
 
 @contextmanager
 def _quiet(kind: str) -> Iterator[None]:
-    """Hide what the check computes from autograd, autocast and the modes of the program."""
+    """Hide the kernels of a check from autograd, autocast and the modes of the program."""
     with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction():
         if not torch.is_autocast_enabled(kind):
             yield
@@ -266,7 +255,7 @@ def covers(call: Call) -> bool:
 
 
 def start(call: Call, result: Any) -> Pending | None:
-    """Launches the check of a call that was just made, on its stream; None: it is not covered.
+    """Launch the check of a finished call, on its stream; None: it is not covered.
 
     Covered are mm, matmul, linear, addmm, bmm, baddbmm and convolutions with at least 16 channels
     for each group, in the forward pass at both levels and in the backward pass at the aten level.
@@ -289,7 +278,7 @@ def start(call: Call, result: Any) -> Pending | None:
 
 @dataclass(frozen=True)
 class _Errors:
-    """What may be wrong in a product, in relative units."""
+    """The relative errors that a product may have."""
 
     rounding: float  # of the result
     summing: float
@@ -320,12 +309,12 @@ class _Part:
 
     @property
     def kind(self) -> Hashable:
-        """What products have in common whose metrics are computed together."""
+        """The key of products whose metrics are computed together."""
         return self.left.device, self.left.dtype, self.rows, self.sample.shape, self.extra is None
 
     @property
     def terms(self) -> list[float]:
-        """By what the norms of a row are multiplied: see `_metrics`."""
+        """The factors of the norms of a row: see `_metrics`."""
         errors, inner, columns = self.errors, self.inner, self.columns
         cancelled = math.sqrt(inner / 12) / 4 + (32 if self.transforms else 1)
         parts = min(16, inner // 256)
@@ -392,7 +381,7 @@ def _metrics(parts: list[_Part]) -> Tensor:
 
 
 def _errors(call: Call, result: Tensor, convolution: bool = False) -> _Errors:
-    """How exact a call's device may be."""
+    """The errors that a call's device may make."""
     own = call.given[0]
     allowed = precision.now(call)
     rounded = allowed.convolution if convolution else allowed.matmul
@@ -409,27 +398,16 @@ def _errors(call: Call, result: Tensor, convolution: bool = False) -> _Errors:
     return _Errors(unit, summing, factors, unit if narrow else 0.0, tiny)
 
 
-def _argument(call: Call, place: int, *names: str, default: Any = None) -> Any:
-    if len(call.args) > place:
-        return call.args[place]
-    return next((call.kwargs[name] for name in names if name in call.kwargs), default)
-
-
-def _mm(call: Call, result: Any) -> list[_Part]:
-    first, second = _argument(call, 0, "input", "self"), _argument(call, 1, "mat2", "other")
-    return _product(call, first, second, result)
-
-
 def _linear(call: Call, result: Any) -> list[_Part]:
-    first, weight = _argument(call, 0, "input"), _argument(call, 1, "weight")
-    bias = _argument(call, 2, "bias")
+    first, weight = argument(call, 0, "input"), argument(call, 1, "weight")
+    bias = argument(call, 2, "bias")
     if weight.dim() != 2:
         return []
     return _product(call, first, weight.t(), result, bias)
 
 
 def _matmul(call: Call, result: Any) -> list[_Part]:
-    first, second = _argument(call, 0, "input"), _argument(call, 1, "other")
+    first, second = argument(call, 0, "input", "self"), argument(call, 1, "mat2", "other")
     if first.dim() == 0 or second.dim() == 0 or result.dim() == 0:
         return []
     if first.dim() == 1:
@@ -440,8 +418,8 @@ def _matmul(call: Call, result: Any) -> list[_Part]:
 
 
 def _addmm(call: Call, result: Any) -> list[_Part]:
-    added, first = _argument(call, 0, "input", "self"), _argument(call, 1, "mat1", "batch1")
-    second = _argument(call, 2, "mat2", "batch2")
+    added, first = argument(call, 0, "input", "self"), argument(call, 1, "mat1", "batch1")
+    second = argument(call, 2, "mat2", "batch2")
     beta, alpha = call.kwargs.get("beta", 1), call.kwargs.get("alpha", 1)
     if not isinstance(added, Tensor):
         return []
@@ -478,7 +456,7 @@ def _product(
         ours = result.reshape(-1, columns)
     wide = torch.float64 if first.dtype is torch.float64 else torch.float32
     signs = _signs(columns, first)
-    left = _times(ours, _signs_as(signs, ours.dtype), 1)
+    left = _times(ours, signs.to(ours.dtype), 1)
     inside = _times(second, signs, 1)
     right = _times(first, inside, 3)
     bound = _norms(first, -1) * _norms(second, (-2, -1))
@@ -508,7 +486,7 @@ Size = Sequence[int]
 
 @dataclass(frozen=True)
 class _Shape:
-    """How a convolution is made: what its backward pass is made by, too."""
+    """The parameters of a convolution and of its backward pass."""
 
     stride: list[int]
     padding: list[int]
@@ -522,20 +500,20 @@ class _Shape:
         )  # fmt: skip
 
     def backward(
-        self, flown: Tensor, image: Tensor, filters: Tensor, groups: int, mask: list[bool]
+        self, grad: Tensor, image: Tensor, filters: Tensor, groups: int, mask: list[bool]
     ) -> list[Tensor]:
         """The gradients of the image and of the filters."""
         found: list[Tensor] = torch.ops.aten.convolution_backward(
-            flown, image, filters, None, self.stride, self.padding, self.dilation, False,
+            grad, image, filters, None, self.stride, self.padding, self.dilation, False,
             [0] * len(self.stride), groups, mask,
         )  # fmt: skip
         return found
 
-    def image_gradient(self, flown: Tensor, filters: Tensor, groups: int, size: Size) -> Tensor:
+    def image_gradient(self, grad: Tensor, filters: Tensor, groups: int, size: Size) -> Tensor:
         """The gradient of an image of this size."""
-        shape = len(flown), groups * filters.shape[1], *size
-        image = flown.new_empty(1).expand(shape)
-        return self.backward(flown, image, filters, groups, [True, False, False])[0]
+        shape = len(grad), groups * filters.shape[1], *size
+        image = grad.new_empty(1).expand(shape)
+        return self.backward(grad, image, filters, groups, [True, False, False])[0]
 
 
 def _conv(call: Call, result: Any) -> list[_Part]:
@@ -547,7 +525,7 @@ def _conv(call: Call, result: Any) -> list[_Part]:
         named = ("input", None), ("weight", None), ("bias", None), ("stride", 1), ("padding", 0)
         given = enumerate((*named, ("dilation", 1), ("groups", 1)))
         image, filters, bias, *options, groups = (
-            _argument(call, place, name, default=default) for place, (name, default) in given
+            argument(call, place, name, default=default) for place, (name, default) in given
         )
     if transposed or isinstance(options[1], str):
         return []
@@ -587,7 +565,7 @@ def _convolved(
 def _by_channels(
     call: Call,
     label: str,
-    given: Tensor,
+    image: Tensor,
     skinny: Tensor,
     norms: Tensor,
     convolve: Callable[[Tensor, Tensor, int], Tensor],
@@ -600,11 +578,11 @@ def _by_channels(
     those of the filters of each group.
     """
     columns = result.shape[1] // groups
-    left = _projected(result, groups, _signs_as(signs, result.dtype))
-    right = _by_parts(given, skinny, lambda x, w: convolve(x, w, groups))
-    right = right.view(len(given), groups, COLUMNS, -1).transpose(2, 3)
+    left = _projected(result, groups, signs.to(result.dtype))
+    right = _by_parts(image, skinny, lambda x, w: convolve(x, w, groups))
+    right = right.view(len(image), groups, COLUMNS, -1).transpose(2, 3)
     ones = torch.ones_like(skinny[:groups, :1])
-    patches = convolve(_energy(given, groups), ones, groups).flatten(2).amax(2)
+    patches = convolve(_energy(image, groups), ones, groups).flatten(2).amax(2)
     bound = (patches.clamp_min(0).sqrt() * norms)[..., None, None]
     grouped = result.reshape(len(result), groups, columns, -1)
     size, sample = _norms(grouped, 2).transpose(2, 3), _sample(grouped.transpose(2, 3))
@@ -614,24 +592,24 @@ def _by_channels(
 
 def _convolution_backward(call: Call, result: Any) -> list[_Part]:
     """The gradients of an image and of filters."""
-    flown, image, filters, _, stride, padding, dilation, transposed, _, groups = call.args[:10]
+    grad, image, filters, _, stride, padding, dilation, transposed, _, groups = call.args[:10]
     if transposed:
         return []
     shape = _shape(filters, stride, padding, dilation, groups)
     parts = []
     if result[0] is not None:
-        parts += _image_gradient(call, flown, image, filters, shape, result[0])
+        parts += _image_gradient(call, grad, image, filters, shape, result[0])
     if result[1] is not None:
-        parts += _filter_gradient(call, flown, image, filters, shape, result[1])
+        parts += _filter_gradient(call, grad, image, filters, shape, result[1])
     return parts
 
 
 def _image_gradient(
-    call: Call, flown: Tensor, image: Tensor, filters: Tensor, shape: _Shape, result: Tensor
+    call: Call, grad: Tensor, image: Tensor, filters: Tensor, shape: _Shape, result: Tensor
 ) -> list[_Part]:
     groups, columns = shape.groups, filters.shape[1]
     inner = filters.numel() // columns // groups
-    if not _fits(flown, filters, result, columns, inner):
+    if not _fits(grad, filters, result, columns, inner):
         return []
     signs = _signs(columns, filters)
     flat = filters.flatten(2).transpose(1, 2)  # output channels, places, columns
@@ -640,23 +618,23 @@ def _image_gradient(
     norms = _norms(filters.reshape(groups, -1), 1)[:, 0]
     convolve = partial(shape.image_gradient, size=image.shape[2:])
     label = _("gradient of the input")
-    given = label, flown, skinny, norms, convolve, groups, result, signs, inner
-    return [_by_channels(call, *given)]
+    operands = grad, skinny, norms, convolve, groups, result, signs, inner
+    return [_by_channels(call, label, *operands)]
 
 
 def _filter_gradient(
-    call: Call, flown: Tensor, image: Tensor, filters: Tensor, shape: _Shape, result: Tensor
+    call: Call, grad: Tensor, image: Tensor, filters: Tensor, shape: _Shape, result: Tensor
 ) -> list[_Part]:
     groups = shape.groups
-    columns, inner = len(filters) // groups, flown.numel() // flown.shape[1]
-    if not _fits(image, flown, result, columns, inner):
+    columns, inner = len(filters) // groups, grad.numel() // grad.shape[1]
+    if not _fits(image, grad, result, columns, inner):
         return []
-    signs = _signs(columns, flown)
+    signs = _signs(columns, grad)
     grouped = result.reshape(groups, columns, -1).transpose(1, 2)
-    left = _times(grouped, _signs_as(signs, result.dtype), 1)
+    left = _times(grouped, signs.to(result.dtype), 1)
     wide = left.dtype
-    skinny = _projected(flown, groups, signs).transpose(2, 3)
-    skinny = skinny.reshape(len(flown), groups * COLUMNS, *flown.shape[2:])
+    skinny = _projected(grad, groups, signs).transpose(2, 3)
+    skinny = skinny.reshape(len(grad), groups * COLUMNS, *grad.shape[2:])
     empty = skinny.new_empty(groups * COLUMNS, *filters.shape[1:])
     right = torch.zeros_like(empty)
     for at, some in _chunks(image):
@@ -665,14 +643,14 @@ def _filter_gradient(
     right = right.view(groups, COLUMNS, -1).transpose(1, 2)
     channels = _norms(image.transpose(0, 1).flatten(1), 1).view(groups, -1, 1)
     rows = channels.expand(-1, -1, math.prod(filters.shape[2:])).reshape(groups, -1, 1)
-    of_flown = _norms(flown.transpose(0, 1).reshape(groups, -1), 1)
+    of_grad = _norms(grad.transpose(0, 1).reshape(groups, -1), 1)
     errors = _errors(call, result, convolution=True)
     factor = precision.now(call).convolution
     if factor is not None:  # the projected gradient has more digits than are left of it
         errors = replace(errors, factors=max(errors.factors, factor.roundoff))
     return [
         _Part(
-            _("gradient of the weight"), left, right, _norms(grouped, -1), rows * of_flown[:, None],
+            _("gradient of the weight"), left, right, _norms(grouped, -1), rows * of_grad[:, None],
             None, _sample(grouped), inner, columns, errors, True,
         )
     ]  # fmt: skip
@@ -697,7 +675,7 @@ def _projected(image: Tensor, groups: int, signs: Tensor) -> Tensor:
 
 
 def _chunks(image: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Some images at a time, if they are to be widened."""
+    """Some images or rows at a time, which are to be widened, with the index of the first."""
     step = max(1, PIECE * len(image) // max(1, image.numel()))
     for at in range(0, len(image), step):
         yield at, image[at : at + step]
@@ -736,23 +714,14 @@ def _times(many: Tensor, few: Tensor, pieces: int) -> Tensor:
     """
     if many.dtype in (torch.float32, torch.float64):
         return torch.matmul(many, few.to(many.dtype))
-    if _widens(many):
+    if _widens(many.device.type, many.dtype):
         return _widening(many, few, pieces)
     few = few.float()
-    flat = many.numel() // max(1, many.shape[-2]) if many.dim() == 2 else many[0].numel()
-    if many.numel() <= PIECE:
-        return torch.matmul(many.float(), few)
-    step = max(1, PIECE // flat)
-    shared = few.dim() == 2
-    return torch.cat(
-        [
-            torch.matmul(
-                many[at : at + step].float(),
-                few if shared else few[at : at + step],
-            )
-            for at in range(0, len(many), step)
-        ]
-    )
+    found = []
+    for at, some in _chunks(many):
+        factor = few if few.dim() == 2 else few[at : at + len(some)]
+        found.append(torch.matmul(some.float(), factor))
+    return found[0] if len(found) == 1 else torch.cat(found)
 
 
 def _widening(many: Tensor, few: Tensor, pieces: int) -> Tensor:
@@ -778,23 +747,16 @@ def _widening(many: Tensor, few: Tensor, pieces: int) -> Tensor:
     return found if scale is None else found / scale
 
 
-_widening_devices: dict[tuple[str, torch.dtype], bool] = {}
-
-
-def _widens(many: Tensor) -> bool:
+@cache
+def _widens(kind: str, dtype: torch.dtype) -> bool:
     """Whether a device has products of narrow factors with results in float32."""
-    key = many.device.type, many.dtype
-    known = _widening_devices.get(key)
-    if known is None:
-        try:
-            one = torch.ones(16, 16, dtype=many.dtype, device=many.device)
-            torch.mm(one, one, out_dtype=torch.float32)
-            torch.bmm(one[None], one[None], out_dtype=torch.float32)
-            known = True
-        except (RuntimeError, TypeError, NotImplementedError):
-            known = False
-        _widening_devices[key] = known
-    return known
+    try:
+        one = torch.ones(16, 16, dtype=dtype, device=kind)
+        torch.mm(one, one, out_dtype=torch.float32)
+        torch.bmm(one[None], one[None], out_dtype=torch.float32)
+        return True
+    except (RuntimeError, TypeError, NotImplementedError):
+        return False
 
 
 def _norms(tensor: Tensor, dims: int | tuple[int, ...]) -> Tensor:
@@ -853,14 +815,10 @@ def _signs(count: int, like: Tensor) -> Tensor:
     return pool[at : at + count]
 
 
-def _signs_as(signs: Tensor, dtype: torch.dtype) -> Tensor:
-    return signs if signs.dtype is dtype else signs.to(dtype)
-
-
 _Maker = Callable[[Call, Any], list[_Part]]
 _PRODUCTS: dict[str, _Maker] = {
-    "mm": _mm,
-    "bmm": _mm,
+    "mm": _matmul,
+    "bmm": _matmul,
     "linear": _linear,
     "matmul": _matmul,
     "__matmul__": _matmul,

@@ -174,7 +174,7 @@ class Rerun:
         with torch.no_grad():
             leaf = value
             if self.rounded is not None and value.dtype in CAST and value.dim():
-                leaf = leaf.to(self.rounded)  # a single number is taken as it is
+                leaf = leaf.to(self.rounded)  # a single number is not rounded
             leaf = leaf.to(types.get(leaf.dtype, leaf.dtype))
             if leaf is value:
                 leaf = value.detach()
@@ -238,7 +238,7 @@ def _host_arguments(
 
 @cache
 def _default_epsilon(dtype: torch.dtype) -> float:
-    """The epsilon that torch's rms_norm takes when none is given.
+    """The default epsilon of torch's rms_norm.
 
     It is that of the type of the arguments or, in later versions, of the type that is computed in.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.nn import functional as F
 
+from op_tools.compare.eligibility import argument
 from op_tools.compare.inputs import stream_of, upload
 from op_tools.core import op_names
 from op_tools.core.call import Call, tensor_list
@@ -139,15 +140,13 @@ class Chooser:
         """The next indices are those of another call."""
         self._dimension = 0
 
-    def __call__(self, shape: Sequence[int], free: Sequence[int], elements: int) -> Picks | None:
+    def __call__(self, shape: Sequence[int], free: Sequence[int], elements: int) -> Picks:
         """Indices of the `free` dimensions of a shape so that about `elements` are left.
 
-        None: the other dimensions alone have too many.
+        ValueError: the other dimensions alone have too many.
         """
         counts = list(shape)
-        fixed = math.prod(size for at, size in enumerate(shape) if at not in free)
-        if fixed > WHOLE or 0 in shape:
-            return None
+        _check_size(shape, free)
         while math.prod(counts) > elements:
             largest = max(free, key=lambda at: counts[at], default=None)
             if largest is None or counts[largest] == 1:
@@ -157,6 +156,13 @@ class Chooser:
             self.indices(size, count, at) if count < size else None
             for at, (size, count) in enumerate(zip(shape, counts, strict=True))
         )
+
+    def cut(self, shape: Sequence[int], free: Sequence[int], elements: int) -> Picks:
+        """Indices as above; ValueError where all elements are chosen."""
+        picks = self(shape, free, elements)
+        if all(indices is None for indices in picks):
+            raise ValueError("no dimension can be cut")
+        return picks
 
     def edge(self, inner: int) -> int:
         """How many rows and columns of a product are chosen, by the length of its sums."""
@@ -185,6 +191,12 @@ def _on(indices: Tensor, device: torch.device) -> Tensor:
     return upload(indices, device) if block is None else block.on(device)[row]
 
 
+def _check_size(shape: Sequence[int], free: Sequence[int]) -> None:
+    fixed = math.prod(size for at, size in enumerate(shape) if at not in free)
+    if fixed > WHOLE or 0 in shape:
+        raise ValueError("an independent slice is too large, or empty")
+
+
 class Aim(Chooser):
     """Chooses given elements of a result: one index of each dimension, and some of the last."""
 
@@ -194,10 +206,8 @@ class Aim(Chooser):
         if last:
             self._place.append(sorted(last))
 
-    def __call__(self, shape: Sequence[int], free: Sequence[int], elements: int) -> Picks | None:
-        fixed = math.prod(size for at, size in enumerate(shape) if at not in free)
-        if fixed > WHOLE or 0 in shape:
-            return None
+    def __call__(self, shape: Sequence[int], free: Sequence[int], elements: int) -> Picks:
+        _check_size(shape, free)
         return tuple(
             self.indices(size, 1, at) if at in free and size > 1 else None
             for at, size in enumerate(shape)
@@ -212,9 +222,9 @@ class Aim(Chooser):
 class Row(Aim):
     """Chooses all columns of one row of a product."""
 
-    def __call__(self, shape: Sequence[int], free: Sequence[int], elements: int) -> Picks | None:
+    def __call__(self, shape: Sequence[int], free: Sequence[int], elements: int) -> Picks:
         picks = super().__call__(shape[: len(self._place)], free, elements)
-        return None if picks is None else (*picks, *[None] * (len(shape) - len(picks)))
+        return (*picks, *[None] * (len(shape) - len(picks)))
 
 
 def is_affordable(call: Call) -> bool:
@@ -251,7 +261,7 @@ def _result_elements(call: Call) -> int:
 
 
 def slice_of(call: Call, choose: Chooser) -> Slice | None:
-    """A slice of a call, taken before it is made; None: there is no rule for this call."""
+    """A slice of a call, from before the call; None: there is no rule for it."""
     rule = rule_for(call.operator)
     if rule is None or "out" in call.kwargs:
         return None
@@ -278,22 +288,20 @@ def take(tensor: Tensor, picks: Picks) -> Tensor:
 
 def _are_same_elements(first: Tensor, second: Tensor) -> bool:
     """Whether two parts of one tensor were taken at equal indices."""
-    mine, theirs = getattr(first, "picks", None), getattr(second, "picks", None)
-    if mine is None or theirs is None or len(mine) != len(theirs):
+    picks, others = getattr(first, "picks", None), getattr(second, "picks", None)
+    if picks is None or others is None or len(picks) != len(others):
         return False
-    pairs = zip(mine, theirs, strict=True)
+    pairs = zip(picks, others, strict=True)
     return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
 
 
-def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, (tuple, list)):
-        return type(value)([_mapped(item, change) for item in value])
-    return value
+def _mapped(value: Any, change: Taker) -> Any:
+    return host_transfer.mapped(
+        value, lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf
+    )
 
 
-# Families of operators.
+# Families of operators. A rule returns None, or raises ValueError, where it does not apply.
 
 Rule = Callable[[Call, Chooser], Slice | None]
 Dims = Callable[[Call], Sequence[int]]
@@ -302,10 +310,6 @@ Dims = Callable[[Call], Sequence[int]]
 def _is_kernel(call: Call) -> bool:
     """Whether a call has the arguments of an operator of ATen, at any level."""
     return call.level == "aten" or isinstance(call.func, OpOverload)
-
-
-def _argument(call: Call, place: int, name: str, default: Any = None) -> Any:
-    return call.args[place] if len(call.args) > place else call.kwargs.get(name, default)
 
 
 def _replaced(call: Call, parts: dict[tuple[int, str], Any]) -> tuple[tuple[Any, ...], Any]:
@@ -323,9 +327,20 @@ def _copied(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
 
 
-def _rereads(
-    call: Call, part: Callable[[Tensor], Tensor]
-) -> Callable[[], list[Tensor | None]] | None:
+def _sizes(sizes: Sequence[int], picks: Picks) -> list[int]:
+    """The sizes of a part of a tensor."""
+    pairs = zip(sizes, picks, strict=True)
+    return [size if indices is None else len(indices) for size, indices in pairs]
+
+
+def _free(sizes: Sequence[int], fixed: Sequence[int]) -> list[int]:
+    """The dimensions that are not fixed."""
+    whole = {at % len(sizes) for at in fixed}
+    return [at for at in range(len(sizes)) if at not in whole]
+
+
+def _written(call: Call, part: Taker) -> Callable[[], list[Tensor | None]] | None:
+    """What takes the part of an argument that the call writes; None: it writes none."""
     may_write = call.name.startswith("torch.nn.functional.") and mutation.may_write(call)
     if not may_write and not op_names.sounds_in_place(call.name):
         return None
@@ -334,32 +349,27 @@ def _rereads(
 
 def _in_part(
     call: Call,
-    part: Callable[[Tensor], Tensor],
-    result: Callable[[Tensor], Tensor] | None = None,
-    gradients: Sequence[Callable[[Tensor], Tensor] | None] = (),
+    part: Taker,
+    result: Taker | None = None,
+    gradients: Sequence[Taker | None] = (),
 ) -> Slice:
     """A call with a part of each of its tensors."""
-    kwargs = {key: _mapped(value, part) for key, value in call.kwargs.items()}
     taker = part if result is None else result
     return Slice(
-        _mapped(call.args, part),
-        kwargs,
-        lambda made: _mapped(made, taker),
-        _rereads(call, part),
+        *_mapped((call.args, call.kwargs), part),
+        lambda results: _mapped(results, taker),
+        _written(call, part),
         list(gradients),
     )
 
 
-def _pointwise(call: Call, choose: Chooser) -> Slice | None:
+def _pointwise(call: Call, choose: Chooser) -> Slice:
     """Each element of a result depends on the elements at its place in the arguments."""
     try:
         shape = torch.broadcast_shapes(*(tensor.shape for tensor in call.given))
-    except RuntimeError:  # a tensor that only names a type, or a call that will fail
-        return None
-    picks = choose(shape, range(len(shape)), choose.sample)
-    if picks is None:
-        return None
-    part = partial(take, picks=picks)
+    except RuntimeError as error:  # a tensor that only names a type, or a call that will fail
+        raise ValueError from error
+    part = partial(take, picks=choose(shape, range(len(shape)), choose.sample))
     return _in_part(call, part, None, [part if t.shape == shape else None for t in call.given])
 
 
@@ -377,14 +387,14 @@ def _lists(call: Call, choose: Chooser) -> Slice | None:
     if any(len(value) != length for value in lists):
         return None
     members = choose.indices(length, min(2, length)).tolist()
+    firsts = [lists[0][member] for member in members]
+    elements = choose.sample // 2
     chosen = [
-        choose(lists[0][at].shape, range(lists[0][at].dim()), choose.sample // 2) for at in members
+        choose(one.shape, range(one.dim()), elements) if one.numel() else () for one in firsts
     ]
 
     def part(tensor: Tensor, at: int) -> Tensor:
-        picks = chosen[at]
-        alike = picks is not None and tensor.shape == lists[0][members[at]].shape
-        return take(tensor, picks) if alike and picks is not None else _copied(tensor)
+        return take(tensor, chosen[at]) if tensor.shape == firsts[at].shape else _copied(tensor)
 
     def parts(value: Any) -> Any:
         if _is_list(value):
@@ -405,9 +415,6 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and bool(value) and isinstance(value[0], Tensor)
 
 
-# Rows: the dimensions of the first tensor are independent, all but some.
-
-
 @dataclass(frozen=True)
 class _Rows:
     """The dimensions of the first tensor are independent, all but those that `kept` names.
@@ -419,37 +426,33 @@ class _Rows:
     kept: Dims
     result: Callable[[Call, Picks], Picks] = lambda call, picks: picks
     others: Callable[[Call, Tensor, Picks], Picks | None] = lambda call, tensor, picks: None
-    first: int = 0  # which tensor is meant by the first one
+    first: int = 0  # place of the tensor that is meant by the first one
     scale: int = 1  # times as many elements as usual
-    mask: int | None = None  # the place of an output mask, of which the first result is left
+    mask: int | None = None  # place of an output mask, of which only the first result is judged
 
     def __call__(self, call: Call, choose: Chooser) -> Slice | None:
         first = call.given[self.first]
-        fixed = {at % first.dim() for at in self.kept(call)}
-        free = [at for at in range(first.dim()) if at not in fixed]
-        picks = choose(first.shape, free, self.scale * choose.sample)
-        if picks is None or all(indices is None for indices in picks):
-            return None
+        free = _free(first.shape, self.kept(call))
+        picks = choose.cut(first.shape, free, self.scale * choose.sample)
 
         def part(tensor: Tensor) -> Tensor:
             if tensor.dim() != first.dim():
-                theirs = self.others(call, tensor, picks)
-                return _copied(tensor) if theirs is None else take(tensor, theirs)
+                own = self.others(call, tensor, picks)
+                return _copied(tensor) if own is None else take(tensor, own)
             if any(tensor.shape[at] not in (1, first.shape[at]) for at in free):
                 raise ValueError("the tensors are not of one shape")
             return take(tensor, picks)
 
-        of_result = partial(take, picks=self.result(call, picks))
         gradients = [
             part if t.dim() == first.dim() and t.is_floating_point() else None for t in call.given
         ]
-        found = _in_part(call, part, of_result, gradients)
+        found = _in_part(call, part, partial(take, picks=self.result(call, picks)), gradients)
         if self.mask is None:
             return found
         mask = [True] + [False] * (len(call.args[self.mask]) - 1)  # those of weights need all rows
         args = (*found.args[: self.mask], mask, *found.args[self.mask + 1 :])
         return replace(
-            found, args=args, result=lambda made: (part(made[0]), *[None] * len(mask[1:]))
+            found, args=args, result=lambda results: (part(results[0]), *[None] * len(mask[1:]))
         )
 
 
@@ -457,7 +460,7 @@ def _dim(place: int, default: Any = None, name: str = "dim") -> Dims:
     """The dimensions that an argument names."""
 
     def kept(call: Call) -> Sequence[int]:
-        dim = _argument(call, place, name, default)
+        dim = argument(call, place, name, default=default)
         if dim is None:
             raise ValueError("no dimension is given")
         return [dim] if isinstance(dim, int) else list(dim)
@@ -467,16 +470,12 @@ def _dim(place: int, default: Any = None, name: str = "dim") -> Dims:
 
 def _normalized(place: int) -> Dims:
     """The last dimensions, as many as an argument has sizes."""
-    return lambda call: range(-len(_argument(call, place, "normalized_shape")), 0)
+    return lambda call: range(-len(argument(call, place, "normalized_shape")), 0)
 
 
 def _spatial(count: int | None = None) -> _Rows:
     """Images and channels are independent; the last `count` dimensions belong together."""
     return _Rows(lambda call: range(-(count or call.given[0].dim() - 2), 0))
-
-
-def _padded(call: Call) -> Sequence[int]:
-    return range(-(len(_argument(call, 1, "pad")) // 2), 0)
 
 
 def _repeats(call: Call) -> Sequence[int]:
@@ -486,13 +485,9 @@ def _repeats(call: Call) -> Sequence[int]:
     return [at for at in range(-call.given[0].dim(), 0) if sizes[at] != 1]
 
 
-def _nothing(call: Call) -> Sequence[int]:
-    return ()
-
-
 def _with_new(call: Call, picks: Picks) -> Picks:
     """The result has one more dimension, at the place that an argument names."""
-    dim = _argument(call, 1, "dim", 0) % (len(picks) + 1)
+    dim = argument(call, 1, "dim", default=0) % (len(picks) + 1)
     return (*picks[:dim], None, *picks[dim:])
 
 
@@ -505,77 +500,64 @@ def _without_class(call: Call, tensor: Tensor, picks: Picks) -> Picks | None:
 
 def _reduced(call: Call, choose: Chooser) -> Slice | None:
     """A reduction along some dimensions, or of all elements."""
-    dim = _argument(call, 1, "dim")
+    dim = argument(call, 1, "dim")
     if isinstance(dim, Tensor):
         return _pointwise(call, choose)
     if dim in (None, (), []):
         return _whole(call, choose)
-    fixed = {at % call.given[0].dim() for at in _dim(1)(call)}
-    keepdim = _argument(call, 2, "keepdim", False)
+    free = _free(call.given[0].shape, _dim(1)(call))
+    keepdim = argument(call, 2, "keepdim", default=False)
 
     def left(call: Call, picks: Picks) -> Picks:
-        return picks if keepdim else tuple(p for at, p in enumerate(picks) if at not in fixed)
+        return picks if keepdim else tuple(picks[at] for at in free)
 
     return _Rows(_dim(1), left, scale=4)(call, choose)
 
 
-def _triangle(call: Call, choose: Chooser) -> Slice | None:
+def _triangle(call: Call, choose: Chooser) -> Slice:
     """Some matrices of a batch; of a single one a row."""
     first = call.args[0]
-    diagonal = _argument(call, 1, "diagonal", 0)
+    diagonal = argument(call, 1, "diagonal", default=0)
     if first.dim() > 2 and first.shape[-2] * first.shape[-1] <= choose.sample:
-        return _Rows(lambda call: (-2, -1))(call, choose)
+        return _Rows(lambda call: (-2, -1))(call, choose)  # type: ignore[return-value]
     row = choose.indices(first.shape[-2], 1)
     others = choose(first.shape[:-2], range(first.dim() - 2), 1)
-    if others is None and first.dim() > 2:
-        return None
-    part = partial(take, picks=(*(others or ()), row, None))
-    return Slice((part(first), diagonal + int(row)), {}, part, _rereads(call, part), [part])
+    part = partial(take, picks=(*others, row, None))
+    return Slice((part(first), diagonal + int(row)), {}, part, _written(call, part), [part])
 
 
 def _sized(place: int, kept: Dims) -> Rule:
     """An argument has the sizes of the result: the gradient of a view, or of a larger image."""
 
-    def rule(call: Call, choose: Chooser) -> Slice | None:
-        sizes = call.args[place]
-        fixed = {at % len(sizes) for at in kept(call)}
-        free = [at for at in range(len(sizes)) if at not in fixed]
-        picks = choose(sizes, free, choose.sample)
-        if picks is None or all(indices is None for indices in picks):
-            return None
-        pairs = zip(sizes, picks, strict=True)
-        counts = [size if indices is None else len(indices) for size, indices in pairs]
-        flown = call.args[0]
-        selects = flown.dim() < len(sizes)
-        mine = tuple(p for at, p in enumerate(picks) if not selects or at not in fixed)
-        args = take(flown, mine), *call.args[1:place], counts, *call.args[place + 1 :]
+    def rule(call: Call, choose: Chooser) -> Slice:
+        sizes, grad_output = call.args[place], call.args[0]
+        free = _free(sizes, kept(call))
+        picks = choose.cut(sizes, free, choose.sample)
+        own = picks if grad_output.dim() == len(sizes) else tuple(picks[at] for at in free)
+        counts = _sizes(sizes, picks)
+        args = take(grad_output, own), *call.args[1:place], counts, *call.args[place + 1 :]
         return Slice(args, call.kwargs, partial(take, picks=picks))
 
     return rule
 
 
-def _filled(call: Call, choose: Chooser) -> Slice | None:
+def _filled(call: Call, choose: Chooser) -> Slice:
     """A tensor of a given size, filled with one value."""
-    sizes = call.args[1]
-    picks = choose(sizes, range(len(sizes)), choose.sample)
-    if picks is None or isinstance(sizes, int):
-        return None
-    pairs = zip(sizes, picks, strict=True)
-    counts = [size if indices is None else len(indices) for size, indices in pairs]
-    args = call.args[0].detach()[..., :0].clone(), counts, *call.args[2:]
+    picks = choose(call.args[1], range(len(call.args[1])), choose.sample)
+    empty = call.args[0].detach()[..., :0].clone()
+    args = empty, _sizes(call.args[1], picks), *call.args[2:]
     return Slice(args, call.kwargs, partial(take, picks=picks))
 
 
 def _reshaped(*shape: Any) -> Rule:
     """A copy in another shape: elements keep their order. `shape`: other arguments of the slice."""
 
-    def rule(call: Call, choose: Chooser) -> Slice | None:
+    def rule(call: Call, choose: Chooser) -> Slice:
         first = call.args[0]
         flat = choose.indices(first.numel(), min(first.numel(), choose.sample))
 
         def part(tensor: Tensor) -> Tensor:
-            places = torch.unravel_index(_on(flat, tensor.device), tensor.shape)
-            return tensor.detach()[places]
+            return tensor.detach()[torch.unravel_index(_on(flat, tensor.device), tensor.shape)]
 
         return Slice((part(first), *shape), {}, part, None, [part])
 
@@ -589,47 +571,43 @@ def _reshaped(*shape: Any) -> Rule:
 class _Product:
     """A product of tensors, whose dimensions have letters; `*` is any number of dimensions."""
 
-    words: tuple[str, ...]
-    made: str
+    words: tuple[str, ...]  # of the arguments
+    result: str
     last: str = ""  # the name of the last argument, where it has one
 
-    def letters(self, call: Call) -> tuple[list[tuple[Tensor, str]], str]:
-        """Each argument that is a tensor, with the letters of its dimensions, and the result's."""
-        given = [(_argument(call, *place), word) for place, word in self._places()]
-        found = [(value, word) for value, word in given if isinstance(value, Tensor)]
-        more = [value.dim() - len(word.strip("*")) for value, word in found]
-        for (_, word), dims in zip(found, more, strict=True):
+    def letters(self, call: Call) -> tuple[dict[tuple[int, str], tuple[Tensor, str]], str]:
+        """By its place, each argument that is a tensor, with the letters of its dimensions; and the
+        letters of the result.
+        """
+        names = [""] * (len(self.words) - 1) + [self.last]
+        places = zip(enumerate(names), self.words, strict=True)
+        found = {place: (argument(call, *place), word) for place, word in places}
+        found = {place: pair for place, pair in found.items() if isinstance(pair[0], Tensor)}
+        more = [value.dim() - len(word.strip("*")) for value, word in found.values()]
+        for (_value, word), dims in zip(found.values(), more, strict=True):
             # what is added may have fewer dimensions than the result
             if ("*" not in word and dims) or ("k" in word and dims < 0):
                 raise ValueError("a factor is no matrix")
         batch = "ABCDEFGH"[: max(more)]
-        words = [(value, word.replace("*", batch)) for value, word in found]
-        return words, self.made.replace("*", batch)
-
-    def _places(self) -> list[tuple[tuple[int, str], str]]:
-        """Where each argument is, with the letters of its dimensions."""
-        names = [""] * (len(self.words) - 1) + [self.last]
-        return list(zip(enumerate(names), self.words, strict=True))
+        lettered = {
+            place: (value, word.replace("*", batch)) for place, (value, word) in found.items()
+        }
+        return lettered, self.result.replace("*", batch)
 
     def elements(self, call: Call) -> int:
         """How many the result has."""
-        found, made = self.letters(call)
-        sizes = _sizes_of(found)
-        return math.prod(sizes[letter] for letter in made)
+        found, result = self.letters(call)
+        sizes = _sizes_of(found.values())
+        return math.prod(sizes[letter] for letter in result)
 
-    def __call__(self, call: Call, choose: Chooser) -> Slice | None:
-        found, made = self.letters(call)
-        taken = _by_letters(found, made, choose)
-        if taken is None:
-            return None
-        parts, result = taken
-        places = [place for place, _ in self._places()]
-        given = [place for place in places if isinstance(_argument(call, *place), Tensor)]
-        args, kwargs = _replaced(call, dict(zip(given, parts, strict=True)))
-        return Slice(args, kwargs, partial(take, picks=result))
+    def __call__(self, call: Call, choose: Chooser) -> Slice:
+        found, result = self.letters(call)
+        parts, picks = _by_letters(list(found.values()), result, choose)
+        args, kwargs = _replaced(call, dict(zip(found, parts, strict=True)))
+        return Slice(args, kwargs, partial(take, picks=picks))
 
 
-def _sizes_of(found: Sequence[tuple[Tensor, str]]) -> dict[str, int]:
+def _sizes_of(found: Iterable[tuple[Tensor, str]]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for tensor, word in found:
         for letter, size in zip(reversed(word), reversed(tensor.shape), strict=False):
@@ -638,31 +616,29 @@ def _sizes_of(found: Sequence[tuple[Tensor, str]]) -> dict[str, int]:
 
 
 def _by_letters(
-    found: Sequence[tuple[Tensor, str]], made: str, choose: Chooser
-) -> tuple[list[Tensor], Picks] | None:
+    found: Sequence[tuple[Tensor, str]], result: str, choose: Chooser
+) -> tuple[list[Tensor], Picks]:
     """A part of each tensor, and the indices of the result that they give."""
     sizes = _sizes_of(found)
-    summed = math.prod(size for letter, size in sizes.items() if letter not in made)
-    shape = [sizes[letter] for letter in made]
+    summed = math.prod(size for letter, size in sizes.items() if letter not in result)
+    shape = [sizes[letter] for letter in result]
     edge = choose.edge(summed)
     elements = min(edge, math.prod(shape[:-1])) * min(edge, shape[-1])
     picks = choose(shape, range(len(shape)), elements)
-    if picks is None:
-        return None
-    chosen = dict(zip(made, picks, strict=True))
+    chosen = dict(zip(result, picks, strict=True))
     return [take(t, tuple(chosen.get(letter) for letter in word)) for t, word in found], picks
 
 
 def _einsum(call: Call, choose: Chooser) -> Slice | None:
     equation, *operands = call.args
     operands = list(operands[0]) if isinstance(operands[0], (tuple, list)) else operands
-    given, arrow, made = equation.replace(" ", "").partition("->")
+    words, arrow, result = equation.replace(" ", "").partition("->")
     if not arrow or "." in equation:
         return None
-    taken = _by_letters(list(zip(operands, given.split(","), strict=True)), made, choose)
-    if taken is None or sum(part.numel() for part in taken[0]) > WHOLE:
+    parts, picks = _by_letters(list(zip(operands, words.split(","), strict=True)), result, choose)
+    if sum(part.numel() for part in parts) > WHOLE:
         return None
-    return Slice((equation, *taken[0]), {}, partial(take, picks=taken[1]))
+    return Slice((equation, *parts), {}, partial(take, picks=picks))
 
 
 # Convolutions and norms over channels.
@@ -671,23 +647,24 @@ def _einsum(call: Call, choose: Chooser) -> Slice | None:
 def _convolution(call: Call, choose: Chooser) -> Slice | None:
     """Some images, and some channels of the result."""
     image, weight = call.args[:2]
-    bias = _argument(call, 2, "bias")
-    groups = call.args[8] if _is_kernel(call) else _argument(call, 6, "groups", 1)
-    transposed = call.args[6] if _is_kernel(call) else "transpose" in call.name
+    bias = argument(call, 2, "bias")
+    kernel = _is_kernel(call)
+    groups = call.args[8] if kernel else argument(call, 6, "groups", default=1)
+    transposed = call.args[6] if kernel else "transpose" in call.name
     if image.dim() != weight.dim() or math.prod(image.shape[1:]) > WHOLE:
         return None
     images = choose.indices(len(image), 1, 0) if len(image) > 1 else None
     width = weight.shape[1] if transposed else len(weight)
     channels = choose.indices(width, 4, 1) if groups == 1 and width > 4 else None
-    left: list[Tensor | None] = [None] * (image.dim() - 2)
-    of_weight = (None, channels, *left) if transposed else (channels, None, *left)
+    rest = (None,) * (image.dim() - 2)
+    of_weight = (None, channels, *rest) if transposed else (channels, None, *rest)
     parts = {
-        (0, "input"): take(image, (images, None, *left)),
+        (0, "input"): take(image, (images, None, *rest)),
         (1, "weight"): take(weight, of_weight),
     }
     if isinstance(bias, Tensor):
         parts[2, "bias"] = take(bias, (channels,))
-    return Slice(*_replaced(call, parts), partial(take, picks=(images, channels, *left)))
+    return Slice(*_replaced(call, parts), partial(take, picks=(images, channels, *rest)))
 
 
 def _convolution_gradients(
@@ -698,57 +675,53 @@ def _convolution_gradients(
 ) -> tuple[Tensor | None, ...]:
     """Gradients of one image, and those of some channels' weights and biases."""
     gradients = torch.ops.aten.convolution_backward.default
-    ours = gradients(*image, None, *options, [True, False, False])[:1] if mask[0] else (None,)
+    of_image = gradients(*image, None, *options, [True, False, False])[0] if mask[0] else None
     if channels is None:
-        return *ours, None, None
+        return of_image, None, None
     sizes = [len(channels[2])] if mask[2] else None
-    return *ours, *gradients(*channels, sizes, *options, [False, *mask[1:]])[1:]
+    return of_image, *gradients(*channels, sizes, *options, [False, *mask[1:]])[1:]
 
 
 def _convolution_backward(call: Call, choose: Chooser) -> Slice | None:
     """The gradient of one image; of the weights those of some channels, if all images are few."""
-    flown, image, weight = call.args[:3]
+    grad_output, image, weight = call.args[:3]
     options, mask = call.args[4:10], call.args[10]
     transposed, groups = call.args[7], call.args[9]
-    if math.prod(image.shape[1:]) + math.prod(flown.shape[1:]) > WHOLE:
+    if math.prod(image.shape[1:]) + math.prod(grad_output.shape[1:]) > WHOLE:
         return None
-    left: list[Tensor | None] = [None] * (image.dim() - 2)
-    images = choose.indices(len(image), 1, 0)
-    alone = (images, None, *left)
-    ours = take(flown, alone), take(image, alone), _copied(weight)
-    theirs: tuple[Tensor, ...] | None = None
-    channels = None
+    rest = (None,) * (image.dim() - 2)
+    alone = (choose.indices(len(image), 1, 0), None, *rest)
+    of_image = take(grad_output, alone), take(image, alone), _copied(weight)
+    of_channels: tuple[Tensor, ...] | None = None
+    picks: list[Picks | None] = [alone if mask[0] else None, None, None]
     if (mask[1] or mask[2]) and groups == 1 and not transposed and image.numel() <= WHOLE:
         channels = choose.indices(len(weight), min(2, len(weight)))
-        theirs = take(flown, (None, channels, *left)), _copied(image)
-        theirs = *theirs, take(weight, (channels, None, *left))
-    if theirs is None and not mask[0]:
+        part = take(grad_output, (None, channels, *rest)), _copied(image)
+        of_channels = *part, take(weight, (channels, None, *rest))
+        picks[1] = (channels, None, *rest) if mask[1] else None
+        picks[2] = (channels,) if mask[2] else None
+    if of_channels is None and not mask[0]:
         return None
-
-    def part(result: Any) -> Any:
-        gradients: list[Tensor | None] = [None] * 3
-        if mask[0]:
-            gradients[0] = take(result[0], alone)
-        for at in (1, 2):
-            if theirs is not None and mask[at]:
-                gradients[at] = take(result[at], (channels, *[None] * (result[at].dim() - 1)))
-        return tuple(gradients)
-
-    return Slice((options, mask, ours, theirs), {}, part, func=_convolution_gradients)
+    return Slice(
+        (options, mask, of_image, of_channels),
+        {},
+        lambda result: tuple(
+            None if own is None else take(gradient, own)
+            for gradient, own in zip(result, picks, strict=True)
+        ),
+        func=_convolution_gradients,
+    )
 
 
 def _channels(call: Call, choose: Chooser) -> Slice | None:
     """Some channels of a batch norm, with everything that belongs to them."""
     first = call.given[0]
-    picks = choose(first.shape, [1], 4 * choose.sample)
-    if picks is None or picks[1] is None:
-        return None
-    channel = picks[1]
+    picks = choose.cut(first.shape, [1], 4 * choose.sample)
 
     def part(tensor: Tensor) -> Tensor:
         if not tensor.numel():  # statistics that are not computed in evaluation
             return tensor.detach()
-        return take(tensor, picks if tensor.dim() == first.dim() else (channel,))
+        return take(tensor, picks if tensor.dim() == first.dim() else (picks[1],))
 
     given = call.given
     found = _in_part(call, part, None, [part] * len(given))
@@ -767,13 +740,13 @@ def _group_norm(call: Call, choose: Chooser) -> Slice | None:
     if math.prod(first.shape[2:]) * width > WHOLE:
         return None
     channels = group * width + torch.arange(width)
-    left: list[Tensor | None] = [None] * (first.dim() - 2)
+    rest = (None,) * (first.dim() - 2)
 
     def part(tensor: Tensor) -> Tensor:
         if tensor.dim() == 1:
             return take(tensor, (channels,))
         if tensor.shape == first.shape:
-            return take(tensor, (image, channels, *left))
+            return take(tensor, (image, channels, *rest))
         return take(tensor, (image, group))  # a statistic
 
     found = _in_part(call, part, None, [part, *[None] * (len(call.given) - 1)])
@@ -797,18 +770,20 @@ def _without(count: int, func: Callable[..., Any] | None) -> Rule:
         if part is None:
             return None
         inner = part.result
-        return replace(part, func=func, result=lambda made: inner(tuple(made[:3])), gradients=[])
+        return replace(
+            part, func=func, result=lambda results: inner(tuple(results[:3])), gradients=[]
+        )
 
     return variant
 
 
 def _cudnn_batch_norm_backward(
-    given: Tensor, flown: Tensor, weight: Tensor, mean: Any, var: Any, *rest: Any
+    image: Tensor, grad_output: Tensor, weight: Tensor, mean: Any, var: Any, *rest: Any
 ) -> tuple[Tensor, ...]:
     *saved, eps = rest
     kernel = torch.ops.aten.native_batch_norm_backward.default
     result: tuple[Tensor, ...] = kernel(
-        flown, given, weight, mean, var, *saved, True, eps, [True, True, True]
+        grad_output, image, weight, mean, var, *saved, True, eps, [True, True, True]
     )
     return result
 
@@ -819,20 +794,19 @@ def _cudnn_batch_norm_backward(
 def _named(call: Call) -> dict[str, Any]:
     """The arguments of an attention by their names."""
     schema = getattr(call.func, "_schema", None)
-    if schema is None:
-        words = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
-        given = {"dropout_p": 0.0, "is_causal": False}
-        return given | dict(zip(words, call.args, strict=False)) | call.kwargs
-    given = {argument.name: argument.default_value for argument in schema.arguments}
-    names = [argument.name for argument in schema.arguments]
-    return given | dict(zip(names, call.args, strict=False)) | call.kwargs
+    names: Sequence[str] = "query key value attn_mask dropout_p is_causal scale".split()
+    defaults: dict[str, Any] = {"dropout_p": 0.0, "is_causal": False}
+    if schema is not None:
+        names = [one.name for one in schema.arguments]
+        defaults = {one.name: one.default_value for one in schema.arguments}
+    return defaults | dict(zip(names, call.args, strict=False)) | call.kwargs
 
 
 def _options(named: dict[str, Any], heads: Picks) -> dict[str, Any]:
-    """What else than tensors an attention is given."""
+    """The mask of some heads, and the options of an attention."""
     mask = named.get("attn_mask", named.get("attn_bias"))
-    made = {"is_causal": named["is_causal"], "scale": named.get("scale")}
-    return made if mask is None else {**made, "attn_mask": take(mask, heads)}
+    options = {"is_causal": named["is_causal"], "scale": named.get("scale")}
+    return options if mask is None else {**options, "attn_mask": take(mask, heads)}
 
 
 def _attention(call: Call, choose: Chooser) -> Slice | None:
@@ -842,13 +816,13 @@ def _attention(call: Call, choose: Chooser) -> Slice | None:
     if named["dropout_p"] or query.dim() != 4 or query.shape[2] * key.shape[2] > 4 * WHOLE:
         return None
     head, sequence = choose.indices(query.shape[1], 1, 1), choose.indices(len(query), 1, 0)
-    mine = (sequence, head, None, None)
+    own = (sequence, head, None, None)
     shared = (sequence, head // (query.shape[1] // key.shape[1]), None, None)
-    args = take(query, mine), take(key, shared), take(value, shared)
-    part, options = partial(take, picks=mine), _options(named, mine)
+    args = take(query, own), take(key, shared), take(value, shared)
+    part, options = partial(take, picks=own), _options(named, own)
     if _is_kernel(call):
-        return Slice(args, options, lambda made: (part(made[0]),), func=_first_of_attention)
-    # where heads share a key, its gradient is the sum of theirs
+        return Slice(args, options, lambda results: (part(results[0]),), func=_first_of_attention)
+    # where heads share a key, its gradient is a sum
     of_key = part if query.shape[1] == key.shape[1] else None
     gradients: list[Taker | None] = [part, of_key, of_key, *[None] * (len(call.given) - 3)]
     return Slice(args, options, part, None, gradients)
@@ -859,7 +833,7 @@ def _first_of_attention(*args: Any, **kwargs: Any) -> tuple[Tensor]:
 
 
 def _attention_gradients(
-    flown: Tensor,
+    grad_output: Tensor,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -878,10 +852,10 @@ def _attention_gradients(
     elif attn_mask is not None:
         scores = scores + attn_mask
     shares = scores.softmax(-1)
-    of_shares = flown @ value.transpose(-1, -2)
+    of_shares = grad_output @ value.transpose(-1, -2)
     of_scores = shares * (of_shares - (shares * of_shares).sum(-1, keepdim=True)) * scale
     of_key = (of_scores.transpose(-1, -2) @ query).sum(1, keepdim=True)
-    of_value = (shares.transpose(-1, -2) @ flown).sum(1, keepdim=True)
+    of_value = (shares.transpose(-1, -2) @ grad_output).sum(1, keepdim=True)
     return of_scores @ key, of_key, of_value
 
 
@@ -889,7 +863,7 @@ def _attention_backward(call: Call, choose: Chooser) -> Slice | None:
     """Gradients of one head of the keys, and of all queries' heads that attend to it."""
     named = _named(call)
     query, key, value = (named[word] for word in ("query", "key", "value"))
-    flown = named["grad_out" if "grad_out" in named else "grad_out_"]
+    grad_output = named["grad_out" if "grad_out" in named else "grad_out_"]
     group = query.shape[1] // key.shape[1]
     if named["dropout_p"] or query.dim() != 4 or value.shape[1] != key.shape[1]:
         return None
@@ -899,7 +873,7 @@ def _attention_backward(call: Call, choose: Chooser) -> Slice | None:
     heads = (sequence, shared * group + torch.arange(group), None, None)
     keys = (sequence, shared, None, None)
     return Slice(
-        (take(flown, heads), take(query, heads), take(key, keys), take(value, keys)),
+        (take(grad_output, heads), take(query, heads), take(key, keys), take(value, keys)),
         _options(named, heads),
         lambda result: tuple(map(take, result[:3], (heads, keys, keys))),
         func=_attention_gradients,
@@ -909,7 +883,7 @@ def _attention_backward(call: Call, choose: Chooser) -> Slice | None:
 def _multi_head(call: Call, choose: Chooser) -> Slice | None:
     """One sequence, with all weights, if they are not too large."""
     query, mask = call.args[0], call.kwargs.get("key_padding_mask")
-    drops = call.args[10] and _argument(call, 13, "training", True)
+    drops = call.args[10] and argument(call, 13, "training", default=True)
     if len(call.args) > 14 or drops or query.dim() != 3:
         return None
     rest = [*call.args[3:], *[value for key, value in call.kwargs.items() if key != "attn_mask"]]
@@ -920,12 +894,13 @@ def _multi_head(call: Call, choose: Chooser) -> Slice | None:
     sequence = choose.indices(query.shape[1], 1, 1)
     part = partial(take, picks=(None, sequence, None))
 
-    def result(made: Any) -> Any:
-        if isinstance(made, Tensor):  # a gradient
-            return part(made) if made.shape == query.shape else take(made, (sequence, None, None))
+    def result(values: Any) -> Any:
+        if isinstance(values, Tensor):  # a gradient
+            is_part = values.shape == query.shape
+            return take(values, (None, sequence, None) if is_part else (sequence, None, None))
         averaged = call.kwargs.get("average_attn_weights", True)
         picks = (sequence, *[None] * (2 if averaged else 3))
-        return part(made[0]), None if made[1] is None else take(made[1], picks)
+        return part(values[0]), None if values[1] is None else take(values[1], picks)
 
     kwargs = {word: _mapped(value, _copied) for word, value in call.kwargs.items()}
     if mask is not None:
@@ -942,12 +917,10 @@ def _embedding(call: Call, choose: Chooser) -> Slice | None:
     """Some of the words, with the rows of the weights that they name."""
     weight_first = _is_kernel(call)
     indices, weight = (call.args[1], call.args[0]) if weight_first else call.args[:2]
-    if _argument(call, 3, "max_norm") is not None and not weight_first:
+    if argument(call, 3, "max_norm") is not None and not weight_first:
         return None
     width = weight.shape[1]
     picks = choose(indices.shape, range(indices.dim()), max(1, 4 * choose.sample // width))
-    if picks is None:
-        return None
     words = take(indices, picks)
     rows = weight.detach().index_select(0, words.reshape(-1).to(weight.device))
     numbers = torch.arange(words.numel(), device=words.device).view_as(words)
@@ -963,8 +936,8 @@ def _selected(call: Call, choose: Chooser) -> Slice | None:
 
 def _subscripted(call: Call, choose: Chooser) -> Slice | None:
     """A subscript with one tensor of numbers, before or behind whole dimensions."""
-    given = call.args[1]
-    parts = [given] if isinstance(given, Tensor) else list(given)
+    subscript = call.args[1]
+    parts = [subscript] if isinstance(subscript, Tensor) else list(subscript)
     [dim] = [at for at, part in enumerate(parts) if isinstance(part, Tensor)]
     whole = all(at == dim or part in (None, slice(None)) for at, part in enumerate(parts))
     if not whole or (None in parts and not _is_kernel(call)):
@@ -973,9 +946,9 @@ def _subscripted(call: Call, choose: Chooser) -> Slice | None:
         return None
 
     def args(part: Tensor, at: Tensor) -> tuple[Any, ...]:
-        if isinstance(given, Tensor):
+        if isinstance(subscript, Tensor):
             return part, at
-        return part, type(given)([*parts[:dim], at, *parts[dim + 1 :]])
+        return part, type(subscript)([*parts[:dim], at, *parts[dim + 1 :]])
 
     return _indexed(call, choose, dim, parts[dim], args)
 
@@ -990,8 +963,6 @@ def _indexed(
     first = call.args[0]
     shape = [*first.shape[:dim], *index.shape, *first.shape[dim + 1 :]]
     picks = choose(shape, range(len(shape)), choose.sample)
-    if picks is None:
-        return None
     end = dim + index.dim()
     numbers = take(index, picks[dim:end])
     # the elements by their place: the operator that copies rows may be the one that is judged
@@ -1009,12 +980,10 @@ def _put(call: Call, choose: Chooser) -> Slice | None:
     index, *others = indices
     if any(other is not None for other in others) or index.dtype == torch.bool:
         return None
-    picks = choose(first.shape, range(1, first.dim()), choose.sample)
-    if picks is None or all(indices is None for indices in picks):
-        return None
+    picks = choose.cut(first.shape, range(1, first.dim()), choose.sample)
     part = partial(take, picks=picks)
     args = part(first), [_copied(index), *others], take(values, picks[1:]), *call.args[3:]
-    return Slice(args, call.kwargs, part, _rereads(call, part))
+    return Slice(args, call.kwargs, part, _written(call, part))
 
 
 def _norms(call: Call, choose: Chooser) -> Slice | None:
@@ -1052,26 +1021,23 @@ def _sum_of_losses(values: Tensor, targets: Tensor, used: Tensor, **kwargs: Any)
 def _cross_entropy(call: Call, choose: Chooser) -> Slice | None:
     """The gradients of some rows; the loss itself needs all rows."""
     values, targets = call.args[:2]
-    named = {"weight": 2, "size_average": 3, "ignore_index": 4, "reduce": 5, "reduction": 6}
-    given = {word: _argument(call, place, word) for word, place in named.items()}
-    ignored = -100 if given["ignore_index"] is None else given["ignore_index"]
-    if values.dim() < 2 or targets.dtype != torch.int64 or given["weight"] is not None:
+    names = enumerate(("weight", "size_average", "ignore_index", "reduce", "reduction"), 2)
+    weight, size_average, ignored, reduce, reduction = (argument(call, *pair) for pair in names)
+    ignored = -100 if ignored is None else ignored
+    others = weight, size_average, reduce
+    if values.dim() < 2 or targets.dtype != torch.int64 or any(o is not None for o in others):
         return None
-    if given["size_average"] is not None or given["reduce"] is not None:
-        return None
-    picks = choose(values.shape, [at for at in range(values.dim()) if at != 1], 4 * choose.sample)
-    if picks is None or all(indices is None for indices in picks):
-        return None
+    picks = choose.cut(values.shape, _free(values.shape, (1,)), 4 * choose.sample)
     places = (picks[0], *picks[2:])
     args: tuple[Tensor, ...] = take(values, picks), take(targets, places)
-    smoothing = _argument(call, 7, "label_smoothing", 0.0)
+    smoothing = argument(call, 7, "label_smoothing", default=0.0)
     kwargs: dict[str, Any] = {"ignore_index": ignored, "label_smoothing": smoothing}
     gradients: list[Taker | None] = [partial(take, picks=picks)]
     gradients += [None] * (len(call.given) - 1)
-    if given["reduction"] == "none":
+    if reduction == "none":
         kwargs["reduction"] = "none"
         return Slice(args, kwargs, partial(take, picks=places), None, gradients)
-    is_mean = given["reduction"] in (None, "mean")
+    is_mean = reduction in (None, "mean")
     used = (targets != ignored).sum() if is_mean else targets.new_ones(())
     args = *args, used.clamp_min(1)
     return Slice(args, kwargs, _copied, None, gradients, _sum_of_losses, is_result_judged=False)
@@ -1117,11 +1083,11 @@ _FAMILIES: list[tuple[Rule, str]] = [
     (_Rows(_dim(1, name="dims")), "flip"),
     (_Rows(_dim(2, name="dims")), "roll"),
     (_Rows(_dim(2, 0)), "split_with_sizes_copy"),
-    (_Rows(_padded), "pad constant_pad_nd"),
+    (_Rows(lambda call: range(-(len(argument(call, 1, "pad")) // 2), 0)), "pad constant_pad_nd"),
     (_Rows(_repeats), "repeat"),
     (_Rows(_dim(1, 0)), "cat"),
-    (_Rows(_nothing, _with_new), "stack"),
-    (_Rows(_nothing, lambda call, picks: (*picks, None)), "one_hot"),
+    (_Rows(lambda call: (), _with_new), "stack"),
+    (_Rows(lambda call: (), lambda call, picks: (*picks, None)), "one_hot"),
     (_Rows(_normalized(1)), "layer_norm rms_norm native_layer_norm _fused_rms_norm"),
     (_Rows(_normalized(2), mask=7), "native_layer_norm_backward"),
     (_Rows(_normalized(2), mask=5), "_fused_rms_norm_backward"),

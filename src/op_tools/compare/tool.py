@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpAutoCompare: each call again on the CPU in higher precision; results and gradients compared.
+"""OpAutoCompare: rerun each call on the CPU in higher precision; compare results and gradients.
 
 A small call is judged as a whole. Of a large call a slice is judged, so that comparing costs the
 same whatever the model's size: the program's thread chooses the slice, gathers it on the device and
@@ -122,7 +122,7 @@ class OpAutoCompare(Observer):
         self._rows, self._saver = Rows(), Saver()
         self._patterns, self._suspects = Patterns(), Suspects()
         self._choosers = Chooser(), Chooser(scale=LARGER)  # of samples, and of those that confirm
-        self.sees_once = own.mode == "signature"  # a suspect does not come again
+        self.sees_once = own.mode == "signature"  # a suspect does not recur
         self._pace: Pace | None = None
         if own.background is not False and not own.shown and not self.sees_once:
             # with a budget the program waits for no verdict, and expensive operators do not delay
@@ -492,7 +492,7 @@ class OpAutoCompare(Observer):
         if not recorded.sampled:
             self._suspects.judged(recorded.key or key_of(recorded.call), not wrong)
             return wrong
-        # a call with a NaN does not come again with finite arguments: its sample has to do
+        # a call with a NaN does not recur with finite arguments: its sample has to do
         certain = [item for item in wrong if _is_nan_alone(item)]
         if wrong and not certain:
             item, message = wrong[0].label, wrong[0].verdict.message

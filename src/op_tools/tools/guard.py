@@ -47,20 +47,21 @@ from op_tools.core.options import Options
 from op_tools.core.problem import Problem, run_command
 from op_tools.core.tool import Observer, Started
 from op_tools.tensors import host_transfer
-from op_tools.tools.overflow import meant
+from op_tools.tools.overflow import has_infinity
 
 CHECKS = 64  # calls that are checked in a step: of products, and of other operators
 FIRST = 0.25  # share of the calls of the first step, in which their number is not known
 WARM = 4  # steps before the second one that is watched; those between say how long a step takes
-WAITS = 4  # steps in which the next call of a suspect is looked for
+WAITS = 4  # steps in which the next call of a suspect is expected
 LONGEST = 1 << 16  # steps without a check at most
+COUNTS = "watched steps products others confirmed".split()  # of the summary
 EACH = 3  # findings of an operator that are shown and saved; all are counted
 
 OnFinding = Literal["warn", "stop"] | Callable[["Finding"], None]
 
 
 class GuardError(DeeplinkError):
-    """Guard found a wrong result, and was asked to stop the run."""
+    """Guard found a wrong result, and is set to stop the run."""
 
 
 @dataclass(frozen=True)
@@ -80,27 +81,16 @@ class Finding:
 
     def __str__(self) -> str:
         kind = _("wrong result") if self.confirmed else _("suspect, not confirmed by a later call")
-        place = _("rank {rank}, {device}, step {step}, {direction}").format(
-            rank=self.rank, device=self.device, step=self.step, direction=self.direction
-        )
+        place = _("rank {rank}, {device}, step {step}, {direction}").format(**vars(self))
         module = _(", module {module}").format(module=self.module) if self.module else ""
+        where = _("{where} ({place}{module})").format(where=self.where, place=place, module=module)
         workaround = run_command(f"--fallback {self.operator}") if self.confirmed else ""
         replay = f"python -m op_tools.run_op_from_data {self.saved} --acc_check"
         confirmed = _("A later call of the same kind is wrong too, by a rerun on the CPU.")
-        problem = Problem(
-            self.text,
-            _("{where} ({place}{module})").format(where=self.where, place=place, module=module),
-            (confirmed,) if self.confirmed else (),
-            workaround,
-            replay if self.saved else "",
-        )
-        return joined(
-            "\n  ",
-            [
-                _("Guard: {kind}: {operator}").format(kind=kind, operator=self.operator),
-                *problem.lines(),
-            ],
-        )
+        evidence = (confirmed,) if self.confirmed else ()
+        problem = Problem(self.text, where, evidence, workaround, replay if self.saved else "")
+        title = _("Guard: {kind}: {operator}").format(kind=kind, operator=self.operator)
+        return joined("\n  ", [title, *problem.lines()])
 
 
 @dataclass
@@ -109,23 +99,15 @@ class _Suspect:
 
     finding: Finding
     is_product: bool
-    until: int  # the last step in which the next call of the kind is looked for
-    taken: bool = False  # that call is under way
-
-
-@dataclass(frozen=True)
-class _Check:
-    """What was checked on the device. It holds no tensor of the call."""
-
-    key: Hashable
-    finding: Finding  # if it turns out so
+    until: int  # the last step in which the next call of the kind is expected
+    is_running: bool = False  # that call
 
 
 @dataclass(frozen=True)
 class _State:
-    """What is known of a call from before it."""
+    """A call between its start and its end."""
 
-    kept: Call | None = None  # with copies on the host: the call is judged there
+    on_host: Call | None = None  # with copies of its arguments: the call is judged there
     greatest: Tensor | None = None  # of the arguments, of a call that writes one
 
 
@@ -149,7 +131,7 @@ class Guard(Observer):
         super().__init__(*lists, level="aten", **options)
 
     def begin(self, options: Options) -> None:
-        self._budget, self._on_finding = _asked(options)
+        budget, self._on_finding = _options(options)
         self.findings, self.suspects = [], []
         self.products = self.others = self.cleared = 0
         self.steps = self.watched = 0
@@ -163,7 +145,7 @@ class Guard(Observer):
         self._doubtful: Counter[str] = Counter()
         self._unreported: list[Finding] = []
         self._saver, self._lock = Saver(), threading.Lock()
-        self._clock = _Clock(self._budget)
+        self._clock = _Clock(budget)
         self._engaged = True  # the first step is watched
         self.selective = True
 
@@ -184,13 +166,13 @@ class Guard(Observer):
             super().stop()
 
     def _stepped(self, step: int) -> None:
-        """A step is over: read what is there, and decide whether the next one is watched."""
+        """After a step, read the checks, and decide whether the next step is watched."""
         if self._active is None:
             return
         with dispatch.unseen():
             self._guarded(self._next, step)
         self._clock.start()
-        self._tell()
+        self._report()
 
     def _next(self, step: int) -> None:
         self.steps += 1
@@ -236,56 +218,60 @@ class Guard(Observer):
         with self._lock:
             suspect = self._suspects.get(_key(call)) if self._suspects else None
             if suspect is not None:
-                if suspect.taken:
+                if suspect.is_running:
                     return None
-                suspect.taken = True
+                suspect.is_running = True
         if suspect is not None:
-            return _State(kept=inputs.copied(call, host_transfer.host_copy)[0])
+            return _State(on_host=inputs.copied(call, host_transfer.host_copy)[0])
         return _State(greatest=projection.greatest(call.given) if _writes(call) else None)
 
     def after(self, call: Call, state: _State | None, result: Any) -> None:
         if state is None:
             return
         with torch.inference_mode(False), torch.no_grad(), _disable_current_modes():
-            if state.kept is not None:
-                self._judge(call, state.kept, result)
+            if state.on_host is not None:
+                self._judge(call, state.on_host, result)
             else:
                 self._check(call, state, result)
                 self._checks.advance()
 
     def _check(self, call: Call, state: _State, result: Any) -> None:
-        check = _Check(_key(call), _finding(call, _("NaN or Inf, of finite arguments")))
+        check = _key(call), _finding(call, _("NaN or Inf, of finite arguments"))
         product = projection.start(call, result)
         if product is not None:
             self.products += 1
             self._checks.add(check, product)
             return
-        made = None if meant(call) else projection.greatest(tensor_list(result))
-        if made is None:
+        greatest = None if has_infinity(call) else projection.greatest(tensor_list(result))
+        if greatest is None:
             return
         given = projection.greatest(call.given) if state.greatest is None else state.greatest
-        self._checks.add(
-            check, None, [made if given is None else made.where(given.isfinite(), 0.0)]
-        )
+        number = greatest if given is None else greatest.where(given.isfinite(), 0.0)
+        self._checks.add(check, None, [number])
         self.others += 1
 
     # Verdicts.
 
-    def _note(self, check: _Check, found: projection.Finding | None, numbers: list[float]) -> None:
-        """Makes a suspect of a call of which a check failed."""
-        if found is None and all(map(math.isfinite, numbers)):
+    def _note(
+        self,
+        check: tuple[Hashable, Finding],
+        product: projection.Finding | None,
+        numbers: list[float],
+    ) -> None:
+        """Make a suspect of a call of which a check failed."""
+        if product is None and all(map(math.isfinite, numbers)):
             return
-        operator = check.finding.operator
-        if self._wrong[operator] >= EACH:
-            self._wrong[operator] += 1
-        elif check.key not in self._judged:
-            text = check.finding.text if found is None else found.message
-            finding = replace(check.finding, text=text)
-            suspect = _Suspect(finding, found is not None, step_counter.current() + WAITS)
-            self._suspects.setdefault(check.key, suspect)
+        key, finding = check
+        if self._wrong[finding.operator] >= EACH:
+            self._wrong[finding.operator] += 1
+        elif key not in self._judged:
+            if product is not None:
+                finding = replace(finding, text=product.message)
+            suspect = _Suspect(finding, product is not None, step_counter.current() + WAITS)
+            self._suspects.setdefault(key, suspect)
 
     def _collect(self) -> None:
-        """Reads all checks. Suspects whose next call did not come are reported as such."""
+        """Read all checks. Suspects whose next call did not come are reported as such."""
         self._checks.advance(wait=True)
         self._drop_until(math.inf)
 
@@ -295,7 +281,7 @@ class Guard(Observer):
                 self._drop(key, suspect)
 
     def _drop(self, key: Hashable, suspect: _Suspect, is_reported: bool = True) -> None:
-        """The host has not found a suspect wrong."""
+        """Remove a suspect that the host has not confirmed."""
         self._suspects.pop(key, None)
         self._judged.add(key)
         self.cleared += not is_reported
@@ -304,23 +290,25 @@ class Guard(Observer):
             self.suspects.append(suspect.finding)
             self._unreported.append(suspect.finding)
 
-    def _judge(self, call: Call, kept: Call, result: Any) -> None:
-        """Judges a call of a suspect's kind on the host; waits for the device."""
-        key = _key(call)
-        ours = host_transfer.mapped(result, inputs.Transfer(is_late=False).leaf)
-        made = tensor_list(ours)
-        types = [tensor.dtype for tensor in made]
-        again = make_rerun(kept, frozenset(), _writes(call), None, types)
-        again.precision = precision.now(call)
-        taken = RecordedCall(again, ours, [None] * len(kept.given), False, str(call.device))
-        pending = projection.start(kept, ours)
-        if pending is not None:
-            found = pending.verdict()
-            text = found.message if found is not None else ""
-            right = not text
+    def _judge(self, call: Call, on_host: Call, result: Any) -> None:
+        """Judge a call of a suspect's kind on the host; waits for the device."""
+        own = host_transfer.mapped(result, inputs.Transfer(is_late=False).leaf)
+        results = tensor_list(own)
+        types = [tensor.dtype for tensor in results]
+        rerun = make_rerun(on_host, frozenset(), _writes(call), None, types)
+        rerun.precision = precision.now(call)
+        after = [None] * len(on_host.given)
+        recorded = RecordedCall(rerun, own, after, False, str(call.device))
+        product = projection.start(on_host, own)
+        if product is not None:
+            finding = product.verdict()
+            text, is_doubtful = "" if finding is None else finding.message, True
+        elif are_finite(results) or not are_finite(on_host.given):
+            text, is_doubtful = "", not are_finite(on_host.given)
         else:
-            text, right = _not_finite(taken, made)
+            text, is_doubtful = _not_finite(recorded, results), False
         with self._lock:
+            key = _key(call)
             suspect = self._suspects.pop(key, None)
             if suspect is None:
                 return
@@ -328,17 +316,15 @@ class Guard(Observer):
         if text:
             self._wrong[call.name] += 1
             if self._wrong[call.name] <= EACH:
-                saved = self._saver.save(taken, None)
-                finding = replace(_finding(call, text), confirmed=True, saved=saved)
-                self.findings.append(finding)
-                self._unreported.append(finding)
-        elif right:  # NaN and Inf once may come of the program's own numbers
-            self._drop(key, suspect, suspect.is_product or not are_finite(kept.given))
-        else:
-            self.cleared += 1
+                saved = self._saver.save(recorded, None)
+                confirmed = replace(_finding(call, text), confirmed=True, saved=saved)
+                self.findings.append(confirmed)
+                self._unreported.append(confirmed)
+        else:  # NaN and Inf once may come of the program's own numbers
+            self._drop(key, suspect, is_reported=suspect.is_product or is_doubtful)
 
-    def _tell(self) -> None:
-        """Reports what was found, at the end of a step: not inside of a call."""
+    def _report(self) -> None:
+        """Report findings at the end of a step: not inside of a call."""
         found, self._unreported = self._unreported, []
         for finding in found:
             if not finding.confirmed or not callable(self._on_finding):
@@ -347,11 +333,8 @@ class Guard(Observer):
             if finding.confirmed and callable(self._on_finding):
                 self._on_finding(finding)
             elif finding.confirmed and self._on_finding == "stop":
-                hint = _("OP_GUARD_ON_FINDING=warn goes on.")
-                raise GuardError(
-                    _("{operator}: {text}.").format(operator=finding.operator, text=finding.text),
-                    hint,
-                )
+                text = _("{operator}: {text}.").format(**vars(finding))
+                raise GuardError(text, _("OP_GUARD_ON_FINDING=warn goes on."))
 
     @property
     def confirmed(self) -> int:
@@ -363,34 +346,21 @@ class Guard(Observer):
 
     def finish(self, started: Started) -> None:
         self._unreported = []  # the summary has them
-        lines = [
-            _(
-                "Guard: {watched} of {steps} steps watched, {products} products and {others} "
-                "other calls checked, {share:.1%} of the time; {confirmed} wrong results"
-            ).format(
-                watched=self.watched,
-                steps=self.steps,
-                products=self.products,
-                others=self.others,
-                share=self._clock.share,
-                confirmed=self.confirmed,
-            )
-        ]
+        counts = {name: getattr(self, name) for name in COUNTS}
+        total = _(
+            "Guard: {watched} of {steps} steps watched, {products} products and {others} "
+            "other calls checked, {share:.1%} of the time; {confirmed} wrong results"
+        )
+        lines = [total.format(share=self._clock.share, **counts)]
         lines += ["  " + str(finding) for finding in self.findings]
+        others = _("  and {count} other calls of {operator}")
         for operator, count in self._wrong.items():
             if count > EACH:
-                lines.append(
-                    _("  and {count} other calls of {operator}").format(
-                        count=count - EACH, operator=operator
-                    )
-                )
+                lines.append(others.format(count=count - EACH, operator=operator))
         lines += ["  " + str(finding) for finding in self.suspects]
         if self.cleared:
-            lines.append(
-                _("  {cleared} calls have NaN or Inf of finite arguments on the CPU too").format(
-                    cleared=self.cleared
-                )
-            )
+            cleared = _("  {cleared} calls have NaN or Inf of finite arguments on the CPU too")
+            lines.append(cleared.format(cleared=self.cleared))
         terminal.summary(self, started, lines)
 
 
@@ -440,37 +410,28 @@ class _Clock:
         return self._spent / self._elapsed if self._elapsed else 0.0
 
 
-def _asked(options: Options) -> tuple[float, OnFinding]:
-    """The budget and what follows a finding; SettingError where they are not allowed."""
-    more = dict(options.more)
-    budget = more.pop("budget", None)
-    on_finding = more.pop("on_finding", None)
-    if more:
-        raise SettingError(
-            _("Guard takes no {names}.").format(names=", ".join(sorted(more))),
-            _("it takes budget, on_finding."),
-        )
-    if budget is None:
-        budget = settings.OP_GUARD_BUDGET.get()
-    if on_finding is None:
-        on_finding = settings.OP_GUARD_ON_FINDING.get()
+def _options(options: Options) -> tuple[float, OnFinding]:
+    """The budget and the action on a finding; SettingError where they are not allowed."""
+    more = {name: value for name, value in options.more.items() if value is not None}
+    unknown = ", ".join(sorted(set(options.more) - {"budget", "on_finding"}))
+    if unknown:
+        text = _("Guard takes no {names}.").format(names=unknown)
+        raise SettingError(text, _("it takes budget, on_finding."))
+    budget = more["budget"] if "budget" in more else settings.OP_GUARD_BUDGET.get()
+    on_finding = more["on_finding"] if "on_finding" in more else settings.OP_GUARD_ON_FINDING.get()
     try:
         share = settings.parse_share(str(budget))
     except ValueError as error:
-        raise SettingError(
-            _("Guard: budget {budget!r}: {error}.").format(budget=budget, error=error),
-            _("for example 0.01."),
-        ) from None
+        text = _("Guard: budget {budget!r}: {error}.").format(budget=budget, error=error)
+        raise SettingError(text, _("for example 0.01.")) from None
     if on_finding not in ("warn", "stop") and not callable(on_finding):
-        raise SettingError(
-            _("Guard: on_finding {on_finding!r} is not allowed.").format(on_finding=on_finding),
-            _('"warn", "stop" or a function.'),
-        )
+        text = _("Guard: on_finding {on_finding!r} is not allowed.").format(on_finding=on_finding)
+        raise SettingError(text, _('"warn", "stop" or a function.'))
     return share, on_finding
 
 
 def _key(call: Call) -> Hashable:
-    """What calls of the same kind have in common."""
+    """The key of calls of the same kind."""
     return call.direction, key_of(call)
 
 
@@ -484,22 +445,15 @@ def _writes(call: Call) -> bool:
     return bool(call.func._schema.is_mutable) if hasattr(call.func, "_schema") else False
 
 
-def _not_finite(taken: RecordedCall, made: list[Tensor]) -> tuple[str, bool]:
-    """What is wrong with a result that is compared with the CPU's, and whether nothing can be said:
-    it is finite, or its arguments are not.
-    """
-    given = taken.call.given
-    if are_finite(made) or not are_finite(given):
-        return "", True
-    if eligibility.unfit(taken.call):
-        return "", False
-    theirs = tensor_list(taken.reference().result)
-    for one, reference in zip(made, theirs, strict=False):
+def _not_finite(recorded: RecordedCall, results: list[Tensor]) -> str:
+    """Describe the elements that are finite on the CPU alone; "": there are none."""
+    if eligibility.unfit(recorded.call):
+        return ""
+    for one, reference in zip(results, recorded.reference().results, strict=False):
         if one.is_floating_point() and one.shape == reference.shape:
             fits = reference.abs() < torch.finfo(one.dtype).max
             bad = int((~one.isfinite() & reference.isfinite() & fits).sum())
             if bad:
-                return _("{bad} of {numel} elements are not finite, but are on the CPU").format(
-                    bad=bad, numel=one.numel()
-                ), False
-    return "", False
+                text = _("{bad} of {numel} elements are not finite, but are on the CPU")
+                return text.format(bad=bad, numel=one.numel())
+    return ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpOverflowCheck: the operator that made the first NaN or Inf, and what it was made of."""
+"""OpOverflowCheck: the operator that returned the first NaN or Inf, and its arguments."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import json
 import math
 import threading
 import weakref
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
@@ -37,7 +36,7 @@ SCALED = _("a GradScaler is in use: it skips a step whose gradients overflow, an
 
 @dataclass(frozen=True)
 class Extent:
-    """What a report shows of a tensor: where its values lie."""
+    """The range of a tensor's values, for a report."""
 
     name: str
     dtype: str
@@ -64,10 +63,8 @@ class Alarm:
     note: str = ""
 
 
-@dataclass(slots=True)
-class _State:
-    before: tuple[Extent, ...] | None  # of arguments that the call may write; None: read after it
-    arguments: gradients.Arguments = field(repr=False)
+# The extents of arguments that the call may write (None: they are read after it), and its edges.
+_State = tuple[tuple["Extent", ...] | None, gradients.Arguments]
 
 
 class OpOverflowCheck(Observer):
@@ -103,7 +100,7 @@ class OpOverflowCheck(Observer):
 
     @property
     def alarms(self) -> list[Alarm]:
-        """What was found so far, the first KEPT of them."""
+        """The alarms so far, the first KEPT of them."""
         self._read()
         return self._alarms
 
@@ -121,7 +118,7 @@ class OpOverflowCheck(Observer):
 
     @property
     def first(self) -> Alarm | None:
-        """The first alarm: where to look."""
+        """The first alarm: most often the cause of the later ones."""
         return self.alarms[0] if self.alarms else None
 
     # Calls that are recorded natively.
@@ -130,7 +127,7 @@ class OpOverflowCheck(Observer):
         return not terminal.verbose() and not is_collective(plan.name)
 
     def _read(self, everything: bool = True) -> None:
-        """Judges the recorded calls with NaN or Inf; `everything`: waits for the device."""
+        """Judge the recorded calls with NaN or Inf; `everything`: waits for the device."""
         if self._sink is None:
             return
         with self._lock, dispatch.unseen():  # so that calls are judged in their order
@@ -141,54 +138,52 @@ class OpOverflowCheck(Observer):
 
     def before(self, call: Call) -> _State:
         writes = call.name.endswith("_") or "out" in call.kwargs or call.level == "aten"
-        writes = writes or _in_place(call)
-        return _State(tuple(extents(call.given)) if writes else None, gradients.arguments(call))
+        writes = writes or call.kwargs.get("inplace") or op_names.last(call.name) == "__setitem__"
+        return extents(call.given) if writes else None, gradients.arguments(call)
 
     def after(self, call: Call, state: _State, result: Any) -> None:
-        made = tensor_list(result) or written_by_schema(call)
+        before, arguments = state
+        outputs = tensor_list(result) or written_by_schema(call)
         if terminal.verbose():
             self._show(call, result)
-        if not _is_healthy(made):
-            before = tuple(extents(call.given)) if state.before is None else state.before
-            self._found(call, before, tuple(extents(made)), of_gradient=False)
-        if state.arguments.wanted:
-            self._watch(call, state, result)
+        found = health(outputs)
+        if found.nan or found.inf:
+            before = extents(call.given) if before is None else before
+            self._found(call, before, extents(outputs), of_gradient=False)
+        if arguments.wanted:
+            self._watch(call, arguments, result)
 
-    def _watch(self, call: Call, state: _State, result: Any) -> None:
+    def _watch(self, call: Call, arguments: gradients.Arguments, result: Any) -> None:
         bare = replace(call, args=(), kwargs={})  # the graph is not to hold its own tensors
 
-        def take(gradient: Tensor) -> Extent:
-            return next(extents([gradient.detach()]))
+        def take(gradient: Tensor) -> Extent | None:
+            return next(iter(extents([gradient])), None)
 
         def done(seen: gradients.Gradients) -> None:
-            given, made = (
-                tuple(one for one in side if one is not None)
+            before, after = (
+                tuple([one for one in side if one is not None])
                 for side in (seen.outputs, seen.inputs)
             )
-            if any(one.nans or one.infs for one in made):
-                self._found(bare, given, made, of_gradient=True)
+            if any(one.nans or one.infs for one in after):
+                self._found(bare, before, after, of_gradient=True)
 
         guard = dispatch.guard(self, bare)
-        gradients.watch(call, state.arguments, result, take, guard(done), guard=guard)
+        gradients.watch(call, arguments, result, take, guard(done), guard=guard)
 
     def _found(
-        self,
-        call: Call,
-        before: tuple[Extent, ...],
-        after: tuple[Extent, ...],
-        of_gradient: bool,
+        self, call: Call, before: tuple[Extent, ...], after: tuple[Extent, ...], of_gradient: bool
     ) -> None:
         direction: Direction = "backward" if of_gradient else call.direction
         where = call.step, call.module, call.where
         alarm = Alarm(call.id, call.name, direction, *where, before, after)
         with self._lock:
-            self._judge(alarm, of_gradient, not of_gradient and meant(call))
+            self._judge(alarm, of_gradient, not of_gradient and has_infinity(call))
 
     # Verdicts.
 
     def _judge(self, alarm: Alarm, of_gradient: bool, infinite_argument: bool) -> None:
-        """Counts a call; keeps it where its arguments had no NaN or Inf. `of_gradient`: its inputs
-        and outputs are gradients.
+        """Count a call, and keep it where its arguments had no NaN or Inf. `of_gradient`: its
+        inputs and outputs are gradients.
         """
         before, after = (_health(side) for side in (alarm.inputs, alarm.outputs))
         new_nan = after.nan and not before.nan
@@ -214,26 +209,16 @@ class OpOverflowCheck(Observer):
     def finish(self, started: Started) -> None:
         if self._sink is not None:
             self._reader.close()
-        lines = [
-            _(
-                "OpOverflowCheck: {applied} calls checked, {count} made NaN or Inf of finite "
-                "arguments, {propagated} were given NaN or Inf and passed it on"
-            ).format(applied=started.applied, count=self.count, propagated=self.propagated)
-        ]
+        text = _(
+            "OpOverflowCheck: {applied} calls checked, {count} made NaN or Inf of finite "
+            "arguments, {propagated} were given NaN or Inf and passed it on"
+        )
+        counts = {"count": self.count, "propagated": self.propagated}
+        lines = [text.format(applied=started.applied, **counts)]
         if self.first is not None:
             alarm = self.first
-            lines.append(
-                _(
-                    "  first: {kind} by {op} ({direction}), step {step}, module {module}, {where}"
-                ).format(
-                    kind=alarm.kind,
-                    op=alarm.op,
-                    direction=alarm.direction,
-                    step=alarm.step,
-                    module=alarm.module or "-",
-                    where=alarm.where,
-                )
-            )
+            text = _("  first: {kind} by {op} ({direction}), step {step}, module {module}, {where}")
+            lines.append(text.format(**{**vars(alarm), "module": alarm.module or "-"}))
             lines += ["    " + text_of(e) for e in (*alarm.inputs, *alarm.outputs)]
             if alarm.note:
                 lines.append("    " + alarm.note)
@@ -246,21 +231,21 @@ def _site(code: CodeType, line: int) -> str:
 
 
 def _parsed(row: dict[str, Any]) -> tuple[Alarm, bool, bool]:
-    """A recorded call with NaN or Inf; whether its values are gradients, and has an Inf of the
-    program's own among its arguments.
+    """A recorded call with NaN or Inf; whether its values are gradients; and whether the program
+    passes an Inf as an argument.
     """
     of_gradient = "grad_inputs" in row
-    given = row["grad_outputs"] if of_gradient else row["inputs"]
-    made = row["grad_inputs"] if of_gradient else row["outputs"]
-    outputs = _extents_of([*made, *row.get("mutated", {}).values()])
+    sides = ("grad_outputs", "grad_inputs") if of_gradient else ("inputs", "outputs")
+    before, after = row[sides[0]], [*row[sides[1]], *row.get("mutated", {}).values()]
     direction: Direction = "backward" if of_gradient else row["direction"]
     where = row["step"], row["module"], row["site"] or "(unknown line)"
-    alarm = Alarm(row["id"], row["op"], direction, *where, _extents_of(given), outputs)
+    both = _extents_of(before), _extents_of(after)
+    alarm = Alarm(row["id"], row["op"], direction, *where, *both)
     return alarm, of_gradient, not of_gradient and row.get("infinite_argument", False)
 
 
 def _extents_of(found: list[dict[str, Any] | None]) -> tuple[Extent, ...]:
-    """Of the tensors whose statistics are known."""
+    """The extents of the tensors whose statistics were recorded."""
     return tuple(
         Extent(
             f"[{at}]",
@@ -280,13 +265,8 @@ def _health(side: tuple[Extent, ...]) -> Health:
     return Health(any(one.nans for one in side), any(one.infs for one in side))
 
 
-def _is_healthy(found: list[Tensor]) -> bool:
-    state = health(found)
-    return not (state.nan or state.inf)
-
-
 def extent(name: str, tensor: Tensor) -> Extent:
-    """Where the values of a tensor lie, apart from those that are none."""
+    """The range of the finite values of a tensor, and how many are not finite."""
     values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     values = values.detach().to("cpu", torch.float64)
     finite = values[torch.isfinite(values)]
@@ -302,27 +282,26 @@ def extent(name: str, tensor: Tensor) -> Extent:
     )
 
 
-def extents(tensors: list[Tensor]) -> Iterator[Extent]:
-    for at, tensor in enumerate(tensors):
-        if tensor.layout == torch.strided and not tensor.is_nested:
-            yield extent(f"[{at}]", tensor)
+def extents(tensors: list[Tensor]) -> tuple[Extent, ...]:
+    """The extents of the strided tensors."""
+    return tuple(
+        extent(f"[{at}]", tensor)
+        for at, tensor in enumerate(tensors)
+        if tensor.layout == torch.strided and not tensor.is_nested
+    )
 
 
-def _in_place(call: Call) -> bool:
-    return bool(call.kwargs.get("inplace")) or op_names.last(call.name) == "__setitem__"
+def has_infinity(call: Call) -> bool:
+    """Whether the program itself passes an Inf: as a plain value among the arguments."""
+    infinities: list[float] = []
 
-
-def meant(call: Call) -> bool:
-    """Whether the program itself gives an Inf: as a plain value among the arguments."""
-    found = False
-
-    def look(leaf: Any) -> Any:
-        nonlocal found
-        found = found or (isinstance(leaf, float) and math.isinf(leaf))
+    def check(leaf: Any) -> Any:
+        if isinstance(leaf, float) and math.isinf(leaf):
+            infinities.append(leaf)
         return leaf
 
-    mapped((call.args, dict(call.kwargs)), look)
-    return found
+    mapped((call.args, dict(call.kwargs)), check)
+    return bool(infinities)
 
 
 def _scaling() -> bool:
@@ -332,15 +311,9 @@ def _scaling() -> bool:
 
 
 def text_of(e: Extent) -> str:
-    return _("{name} {dtype} {shape}: from {low:.4g} to {high:.4g}, {nans} NaN, {infs} Inf").format(
-        name=e.name,
-        dtype=e.dtype,
-        shape=list(e.shape),
-        low=e.low,
-        high=e.high,
-        nans=e.nans,
-        infs=e.infs,
-    )
+    """One line about a tensor."""
+    text = _("{name} {dtype} {shape}: from {low:.4g} to {high:.4g}, {nans} NaN, {infs} Inf")
+    return text.format(**{**vars(e), "shape": list(e.shape)})
 
 
 def _numbers(tensor: Tensor) -> tuple[object, ...]:

@@ -118,7 +118,7 @@ class WhyNan(Observer):
         )
         self._records.add(record, made)
         seen = call.device is None or statistics.kind_is_seen(call.device.type)
-        by_value = overflow.meant(call)
+        by_value = overflow.has_infinity(call)
         numbers = [tensor for tensor in made if finite.has_numbers(tensor)]
         if not numbers:
             return
