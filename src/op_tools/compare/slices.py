@@ -355,8 +355,10 @@ def _in_part(
 ) -> Slice:
     """A call with a part of each of its tensors."""
     taker = part if result is None else result
+    args, kwargs = _mapped((call.args, call.kwargs), part)
     return Slice(
-        *_mapped((call.args, call.kwargs), part),
+        args,
+        kwargs,
         lambda results: _mapped(results, taker),
         _written(call, part),
         list(gradients),

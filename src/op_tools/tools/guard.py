@@ -418,7 +418,8 @@ def _options(options: Options) -> tuple[float, OnFinding]:
         text = _("Guard takes no {names}.").format(names=unknown)
         raise SettingError(text, _("it takes budget, on_finding."))
     budget = more["budget"] if "budget" in more else settings.OP_GUARD_BUDGET.get()
-    on_finding = more["on_finding"] if "on_finding" in more else settings.OP_GUARD_ON_FINDING.get()
+    on_finding: Any = settings.OP_GUARD_ON_FINDING.get()
+    on_finding = more.get("on_finding", on_finding)
     try:
         share = settings.parse_share(str(budget))
     except ValueError as error:

@@ -18,8 +18,8 @@ from torch.profiler import ProfilerActivity, profile
 from op_tools import OpAutoCompare
 from op_tools.compare import budget, host_verdicts, slices
 from op_tools.compare import tool as tool_module
-from op_tools.compare.host_verdicts import Item, RecordedCall
-from op_tools.compare.inputs import Transfer
+from op_tools.compare.host_verdicts import Differed, Item, RecordedCall
+from op_tools.compare.judging import Job
 from op_tools.compare.slices import Chooser
 from op_tools.core import tool_errors
 from op_tools.core.call import Call
@@ -371,8 +371,13 @@ def test_a_call_is_counted_as_not_checked_where_too_many_are_pending(
 ) -> None:
     monkeypatch.setattr(budget, "PATIENCE", 0.0)
     go_on = threading.Event()
-    wait = Transfer.wait
-    monkeypatch.setattr(Transfer, "wait", lambda own: (go_on.wait(10), wait(own)))
+    items = Job.items
+
+    def judged(job: Job, differed: Differed) -> list[Item]:
+        go_on.wait(10)
+        return items(job, differed)
+
+    monkeypatch.setattr(Job, "items", judged)
     x = torch.randn(400, 300).to("dipu")
     with OpAutoCompare() as tool:
         for _ in range(400):
