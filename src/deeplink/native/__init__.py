@@ -408,7 +408,7 @@ def _run(label: str, command: list[str], lock: IO[bytes], read: Say = lambda lin
                 label=label, output="".join(lines).strip()[-4000:]
             ),
             hint=_(
-                "gcc 12 with torch 2.11 and 2.13 is known to work; `deeplink doctor` shows what "
+                "gcc 12 with torch 2.11 to 2.15 is known to work; `deeplink doctor` shows what "
                 "is here."
             ),
         )
