@@ -211,7 +211,7 @@ def show(recorded: RecordedCall, gradients: Gradients | None, items: list[Item])
     if gradients is not None and not items:
         return items
     if not terminal.verbose():
-        terminal.say(_items(call, items))
+        terminal.write(_items(call, items))
         return items
     run = recorded.reference()
     if gradients is None:
@@ -232,7 +232,7 @@ def show(recorded: RecordedCall, gradients: Gradients | None, items: list[Item])
             rows.append(row if cells is None else (row[0], *cells))
         reference = tuple(run.gradients(gradients.outputs))
         rows += terminal.tensor_rows(f"{call.name} grad_inputs(cpu)", reference)
-    given = {tensor.dtype for tensor in call.given}
+    given = {tensor.dtype for tensor in call.inputs}
     casts = {a: b for a, b in recorded.rerun.types.items() if a in given}
     header = f"{call.name} forward_id: {call.id}"
     header += f"    cpu_dtype_cast_info(from:to): {casts}" if casts else ""
@@ -270,7 +270,7 @@ def show_summary(
     lines += tool.samples()
     if tool.items and terminal.verbose():
         with path.open(newline="", encoding="utf-8") as file:
-            terminal.say(_grid(list(csv.reader(file))))
+            terminal.write(_grid(list(csv.reader(file))))
     if failures:
         _show_failures(tool, failures, path)
     if tool.skipped:
@@ -306,7 +306,7 @@ def _show_failures(tool: OpAutoCompare, failures: Sequence[Failure], path: Path)
     terminal.show_table(title.format(count=len(ordered)), SUMMARY, rows)
     found = problems(failures, tool.pattern, EXPLAINED)
     for problem in found.values():
-        terminal.say()
+        terminal.write()
         terminal.show_lines(problem.lines())
     try:
         write(path.with_suffix(".problems.json"), found)

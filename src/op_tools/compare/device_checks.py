@@ -95,7 +95,7 @@ class DeviceChecks:
             never_nan = _is_never_nan(call)
             numbers["greatest"] = projection.greatest(outputs if never_nan else _large(outputs))
             if never_nan and product is None:
-                numbers["of arguments"] = projection.greatest(call.given)
+                numbers["of arguments"] = projection.greatest(call.inputs)
         self._launch(call, key_of(call), recorded, "output", outputs, product, numbers)
 
     def check_gradient(
@@ -130,9 +130,9 @@ class DeviceChecks:
         known = {name: one.reshape(()).float() for name, one in numbers.items() if one is not None}
         if product is None and not known:
             return
-        header = call.given_others((), {}) if recorded is None else recorded.call
+        header = call.with_arguments((), {}) if recorded is None else recorded.call
         outline = next((one.to("meta") for one in outputs if one.is_floating_point()), None)
-        sample = () if recorded is None else header.given
+        sample = () if recorded is None else header.inputs
         checked = _Checked(header, key, label, sample, outline, tuple(known))
         self._checks.add(checked, product, list(known.values()))
         # a batch of checks is cheaper where the launch of a kernel takes time
@@ -306,7 +306,7 @@ def _not_finite(call: Call, outputs: list[Tensor]) -> Aim | None:
     found = next((one for one in _large(outputs) if not torch.isfinite(one).all()), None)
     if found is None:
         return None
-    given = finite.health(call.given)
+    given = finite.health(call.inputs)
     if given.nan or given.inf:
         return None
     first = torch.isfinite(found).logical_not().flatten().to(torch.int8).argmax()
@@ -359,7 +359,7 @@ class GradientProduct:
 
     def call(self, call: Call) -> Call:
         """The gradient as a call; `call`: the one that it is a gradient of."""
-        product = call.given_others((self.left, self.right), {})
+        product = call.with_arguments((self.left, self.right), {})
         product.name, product.func = "torch.matmul", torch.matmul
         return product
 

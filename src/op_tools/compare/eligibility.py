@@ -87,7 +87,7 @@ def unfit(call: Call) -> str:
     reason = _unfit_name(call.name)
     if reason == _RANDOM and _draws_nothing(op_names.last(call.name), call):
         reason = ""
-    return reason or kind(call.given)
+    return reason or kind(call.inputs)
 
 
 _RANDOM = _("random operators cannot be compared")
@@ -214,8 +214,8 @@ def unwritten(call: Call, versions: list[int], now: list[int]) -> set[int]:
     """The places of the arguments that a call does not declare as written, and did not count."""
     if isinstance(call.func, OpOverload):
         by_kernel = {id(tensor) for tensor in written_by_schema(call)}
-        return {at for at, tensor in enumerate(call.given) if id(tensor) not in by_kernel}
-    named, given = declared(call), call.given
+        return {at for at, tensor in enumerate(call.inputs) if id(tensor) not in by_kernel}
+    named, given = declared(call), call.inputs
     pairs = enumerate(zip(versions, now, strict=True))
     same = [at for at, (before, after) in pairs if before == after != NO_COUNT]
     return {at for at in same if id(given[at]) not in named}
@@ -223,7 +223,7 @@ def unwritten(call: Call, versions: list[int], now: list[int]) -> set[int]:
 
 def versions(call: Call) -> list[int]:
     """Autograd's counts of writes, of the arguments."""
-    return [NO_COUNT if tensor.is_inference() else tensor._version for tensor in call.given]
+    return [NO_COUNT if tensor.is_inference() else tensor._version for tensor in call.inputs]
 
 
 NO_COUNT = -1  # the version of a tensor of inference mode

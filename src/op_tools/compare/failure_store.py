@@ -69,7 +69,7 @@ class Saver:
     def _is_wanted(self, call: Call) -> bool:
         key = call.name, call.site.short if call.site is not None else ""
         self._saved[key] += 1
-        size = sum(map(held_bytes, call.given))
+        size = sum(map(held_bytes, call.inputs))
         return self._saved[key] <= EACH and output_paths.budget.allows(4 * size)
 
 

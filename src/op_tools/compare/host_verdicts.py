@@ -282,7 +282,7 @@ def _inputs(recorded: RecordedCall, run: Run, reruns: _Reruns, standard: str) ->
     """Judge the arguments after a call: unchanged, or as the reference writes them."""
     call, items = recorded.call, []
     count, named = len(run.results), declared(recorded.call)
-    columns = labels_of("input", call), call.given, recorded.after, run.arguments, run.written
+    columns = labels_of("input", call), call.inputs, recorded.after, run.arguments, run.written
     for place, (label, before, after, expected, written) in enumerate(zip(*columns, strict=True)):
         if after is None:
             continue

@@ -87,5 +87,5 @@ def device_of(call: Call) -> torch.device:
 def copied(call: Call, copy: Callable[[Tensor], Tensor]) -> tuple[Call, frozenset[int]]:
     """A call with copies of its arguments, and the ids of the copies whose gradient is wanted."""
     copies = host_transfer.Copies(copy)
-    on_host = call.given_others(copies.of(call.args), copies.of(call.kwargs))
+    on_host = call.with_arguments(copies.of(call.args), copies.of(call.kwargs))
     return on_host, frozenset(id(copy) for own, copy in copies if own.requires_grad)

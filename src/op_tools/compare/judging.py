@@ -270,7 +270,7 @@ class _Pickler(pickle.Pickler):
             recorded = replace(value.recorded, run=None, on_device={}, key=None)
             return Job, (recorded, value.gradients, value.standard, value.bitwise, value.dtype)
         if isinstance(value, Rerun):
-            places = [at for at, t in enumerate(value.call.given) if id(t) in value.requires]
+            places = [at for at, t in enumerate(value.call.inputs) if id(t) in value.requires]
             return _rerun, ({**vars(value), "requires": places},)
         return NotImplemented
 
@@ -307,7 +307,7 @@ def _on_host(
 
 def _rerun(fields: dict[str, Any]) -> Rerun:
     """A rerun with the ids of tensors of this process instead of their places among arguments."""
-    given = fields["call"].given
+    given = fields["call"].inputs
     return Rerun(**{**fields, "requires": frozenset(id(given[at]) for at in fields["requires"])})
 
 

@@ -28,7 +28,7 @@ def now(call: Call) -> Precision:
     """The precision of a call's device under the program's present settings."""
     kind = None if call.device is None else _kinds.get(call.device)
     if kind is None:
-        first = next((t for t in call.given if t.device.type != "cpu"), None)
+        first = next((t for t in call.inputs if t.device.type != "cpu"), None)
         if first is None:
             return precision.EXACT
         kind = _kinds[first.device] = host_transfer.kind_of(first)

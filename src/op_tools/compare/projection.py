@@ -261,10 +261,10 @@ def start(call: Call, result: Any) -> Pending | None:
     for each group, in the forward pass at both levels and in the backward pass at the aten level.
     """
     product = _PRODUCTS.get(call.operator)
-    if product is None or not call.given:
+    if product is None or not call.inputs:
         return None
-    first = call.given[0]
-    if first.dtype not in FLOATS or any(t.layout != torch.strided for t in call.given):
+    first = call.inputs[0]
+    if first.dtype not in FLOATS or any(t.layout != torch.strided for t in call.inputs):
         return None
     if graph_capture.captures(first.device.type)():
         return None
@@ -382,7 +382,7 @@ def _metrics(parts: list[_Part]) -> Tensor:
 
 def _errors(call: Call, result: Tensor, convolution: bool = False) -> _Errors:
     """The errors that a call's device may make."""
-    own = call.given[0]
+    own = call.inputs[0]
     allowed = precision.now(call)
     rounded = allowed.convolution if convolution else allowed.matmul
     factors = 0.0

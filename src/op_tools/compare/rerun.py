@@ -90,7 +90,7 @@ class Rerun:
     def stored(self) -> torch.dtype:
         """The narrowest floating type that values were stored in on the way."""
         found = torch.float64
-        for tensor in self.call.given:
+        for tensor in self.call.inputs:
             found = coarser(found, tensor.dtype) if tensor.dtype in FORMATS else found
         if self.rounded is not None:
             found = coarser(found, self.rounded)
@@ -149,7 +149,7 @@ class Rerun:
                 copies[id(value)], versions[id(value)] = copy, copy._version
             return copies[id(value)]
 
-        given = [(t, id(t)) for t in self.call.given]
+        given = [(t, id(t)) for t in self.call.inputs]
         state = None if self.draws_nothing else torch.get_rng_state()
         kept = _module_kept(self.call) if self.call.level == "module" else nullcontext()
         with _undisturbed(grad, autocast, self.draws_nothing), kept:
@@ -166,7 +166,7 @@ class Rerun:
 
     def _views(self, overlap: Overlap, types: Types) -> dict[int, Tensor]:
         """Arguments that overlap, as views of one piece of memory, by the id of the argument."""
-        members = [self.call.given[place] for place in overlap.places]
+        members = [self.call.inputs[place] for place in overlap.places]
         views = overlap.together([self._leaf(member, types, False) for member in members])
         return dict(zip(map(id, members), views, strict=True))
 

@@ -54,11 +54,11 @@ class Slice:
         """
         args, kwargs = self._joined(call)
         copies = host_transfer.Copies(copy)
-        small = call.given_others(copies.of(args), copies.of(kwargs))
+        small = call.with_arguments(copies.of(args), copies.of(kwargs))
         small.func = call.func if self.func is None else self.func
         # the order of arguments is that of the large call, unless lists were cut short
-        given = [id(own) for own in call.given]
-        triples = zip(call.given, self.gradients, small.given, strict=False)
+        given = [id(own) for own in call.inputs]
+        triples = zip(call.inputs, self.gradients, small.inputs, strict=False)
         # the gradient of a tensor that is given twice is the sum of two
         return small, frozenset(
             id(copy)
@@ -70,12 +70,12 @@ class Slice:
         """The arguments with one part of a tensor that is given twice, where both parts are of the
         same elements; else the gradient, which is the sum of both, is not judged.
         """
-        if len({id(tensor) for tensor in call.given}) == len(call.given):  # hot path
+        if len({id(tensor) for tensor in call.inputs}) == len(call.inputs):  # hot path
             return self.args, self.kwargs
         first: dict[int, int] = {}
         substitutes: dict[int, Tensor] = {}
         small = tensor_list(self.args, self.kwargs)
-        for at, (own, part) in enumerate(zip(call.given, small, strict=False)):
+        for at, (own, part) in enumerate(zip(call.inputs, small, strict=False)):
             place = first.setdefault(id(own), at)
             if place == at:
                 continue
@@ -229,17 +229,17 @@ class Row(Aim):
 
 def is_affordable(call: Call) -> bool:
     """Whether a large call can be judged as a whole within seconds."""
-    elements = sum(tensor.numel() for tensor in call.given)
+    elements = sum(tensor.numel() for tensor in call.inputs)
     rule = rule_for(call.operator)
     if rule in _EXPENSIVE or isinstance(rule, _Product):
-        rows = max(math.prod(tensor.shape[:-1]) for tensor in call.given)
+        rows = max(math.prod(tensor.shape[:-1]) for tensor in call.inputs)
         return elements * min(rows, elements) <= WHOLE << 8
     return elements <= WHOLE
 
 
 def is_large(call: Call) -> bool:
     """Whether a call is to be judged by a slice of it: its arguments are large, or its result."""
-    sizes = [tensor.numel() for tensor in call.given]
+    sizes = [tensor.numel() for tensor in call.inputs]
     if sum(sizes) > LARGE:
         return True
     if len(sizes) < 2 or math.prod(sizes) <= LARGE:
@@ -252,7 +252,7 @@ def _result_elements(call: Call) -> int:
     rule = rule_for(call.operator)
     try:
         if rule is _pointwise:
-            return math.prod(torch.broadcast_shapes(*(tensor.shape for tensor in call.given)))
+            return math.prod(torch.broadcast_shapes(*(tensor.shape for tensor in call.inputs)))
         if isinstance(rule, _Product):
             return rule.elements(call)
     except (AttributeError, IndexError, RuntimeError, ValueError):  # a call that will fail
@@ -344,7 +344,7 @@ def _written(call: Call, part: Taker) -> Callable[[], list[Tensor | None]] | Non
     may_write = call.name.startswith("torch.nn.functional.") and mutation.may_write(call)
     if not may_write and not op_names.sounds_in_place(call.name):
         return None
-    return lambda: [part(call.given[0]), *[None] * (len(call.given) - 1)]
+    return lambda: [part(call.inputs[0]), *[None] * (len(call.inputs) - 1)]
 
 
 def _in_part(
@@ -368,18 +368,18 @@ def _in_part(
 def _pointwise(call: Call, choose: Chooser) -> Slice:
     """Each element of a result depends on the elements at its place in the arguments."""
     try:
-        shape = torch.broadcast_shapes(*(tensor.shape for tensor in call.given))
+        shape = torch.broadcast_shapes(*(tensor.shape for tensor in call.inputs))
     except RuntimeError as error:  # a tensor that only names a type, or a call that will fail
         raise ValueError from error
     part = partial(take, picks=choose(shape, range(len(shape)), choose.sample))
-    return _in_part(call, part, None, [part if t.shape == shape else None for t in call.given])
+    return _in_part(call, part, None, [part if t.shape == shape else None for t in call.inputs])
 
 
 def _whole(call: Call, choose: Chooser) -> Slice | None:
     """A number that needs all elements: the whole call, if it is not too large."""
-    if sum(tensor.numel() for tensor in call.given) > WHOLE:
+    if sum(tensor.numel() for tensor in call.inputs) > WHOLE:
         return None
-    return _in_part(call, _copied, None, [_copied] * len(call.given))
+    return _in_part(call, _copied, None, [_copied] * len(call.inputs))
 
 
 def _lists(call: Call, choose: Chooser) -> Slice | None:
@@ -433,7 +433,7 @@ class _Rows:
     mask: int | None = None  # place of an output mask, of which only the first result is judged
 
     def __call__(self, call: Call, choose: Chooser) -> Slice | None:
-        first = call.given[self.first]
+        first = call.inputs[self.first]
         free = _free(first.shape, self.kept(call))
         picks = choose.cut(first.shape, free, self.scale * choose.sample)
 
@@ -446,7 +446,7 @@ class _Rows:
             return take(tensor, picks)
 
         gradients = [
-            part if t.dim() == first.dim() and t.is_floating_point() else None for t in call.given
+            part if t.dim() == first.dim() and t.is_floating_point() else None for t in call.inputs
         ]
         found = _in_part(call, part, partial(take, picks=self.result(call, picks)), gradients)
         if self.mask is None:
@@ -477,14 +477,14 @@ def _normalized(place: int) -> Dims:
 
 def _spatial(count: int | None = None) -> _Rows:
     """Images and channels are independent; the last `count` dimensions belong together."""
-    return _Rows(lambda call: range(-(count or call.given[0].dim() - 2), 0))
+    return _Rows(lambda call: range(-(count or call.inputs[0].dim() - 2), 0))
 
 
 def _repeats(call: Call) -> Sequence[int]:
     """The dimensions that are repeated."""
     rest = call.args[1:] or tuple(call.kwargs.values())
     sizes = list(rest[0] if isinstance(rest[0], (tuple, list)) else rest)
-    return [at for at in range(-call.given[0].dim(), 0) if sizes[at] != 1]
+    return [at for at in range(-call.inputs[0].dim(), 0) if sizes[at] != 1]
 
 
 def _with_new(call: Call, picks: Picks) -> Picks:
@@ -507,7 +507,7 @@ def _reduced(call: Call, choose: Chooser) -> Slice | None:
         return _pointwise(call, choose)
     if dim in (None, (), []):
         return _whole(call, choose)
-    free = _free(call.given[0].shape, _dim(1)(call))
+    free = _free(call.inputs[0].shape, _dim(1)(call))
     keepdim = argument(call, 2, "keepdim", default=False)
 
     def left(call: Call, picks: Picks) -> Picks:
@@ -717,7 +717,7 @@ def _convolution_backward(call: Call, choose: Chooser) -> Slice | None:
 
 def _channels(call: Call, choose: Chooser) -> Slice | None:
     """Some channels of a batch norm, with everything that belongs to them."""
-    first = call.given[0]
+    first = call.inputs[0]
     picks = choose.cut(first.shape, [1], 4 * choose.sample)
 
     def part(tensor: Tensor) -> Tensor:
@@ -725,7 +725,7 @@ def _channels(call: Call, choose: Chooser) -> Slice | None:
             return tensor.detach()
         return take(tensor, picks if tensor.dim() == first.dim() else (picks[1],))
 
-    given = call.given
+    given = call.inputs
     found = _in_part(call, part, None, [part] * len(given))
     return replace(
         found, written=lambda: [None if tensor is first else part(tensor) for tensor in given]
@@ -751,7 +751,7 @@ def _group_norm(call: Call, choose: Chooser) -> Slice | None:
             return take(tensor, (image, channels, *rest))
         return take(tensor, (image, group))  # a statistic
 
-    found = _in_part(call, part, None, [part, *[None] * (len(call.given) - 1)])
+    found = _in_part(call, part, None, [part, *[None] * (len(call.inputs) - 1)])
     args = list(found.args)
     if not kernel:
         args[1] = 1
@@ -768,7 +768,7 @@ def _without(count: int, func: Callable[..., Any] | None) -> Rule:
 
     def variant(call: Call, choose: Chooser) -> Slice | None:
         args = call.args[: len(call.args) - count]
-        part = _channels(call.given_others(args, call.kwargs), choose)
+        part = _channels(call.with_arguments(args, call.kwargs), choose)
         if part is None:
             return None
         inner = part.result
@@ -826,7 +826,7 @@ def _attention(call: Call, choose: Chooser) -> Slice | None:
         return Slice(args, options, lambda results: (part(results[0]),), func=_first_of_attention)
     # where heads share a key, its gradient is a sum
     of_key = part if query.shape[1] == key.shape[1] else None
-    gradients: list[Taker | None] = [part, of_key, of_key, *[None] * (len(call.given) - 3)]
+    gradients: list[Taker | None] = [part, of_key, of_key, *[None] * (len(call.inputs) - 3)]
     return Slice(args, options, part, None, gradients)
 
 
@@ -908,7 +908,7 @@ def _multi_head(call: Call, choose: Chooser) -> Slice | None:
     if mask is not None:
         kwargs["key_padding_mask"] = take(mask, (sequence, None))
     args = [*map(part, call.args[:3]), *_mapped(call.args[3:], _copied)]
-    others = [None] * (len(call.given) - 3)
+    others = [None] * (len(call.inputs) - 3)
     return Slice(tuple(args), kwargs, result, None, [part, part, part, *others])
 
 
@@ -1035,7 +1035,7 @@ def _cross_entropy(call: Call, choose: Chooser) -> Slice | None:
     smoothing = argument(call, 7, "label_smoothing", default=0.0)
     kwargs: dict[str, Any] = {"ignore_index": ignored, "label_smoothing": smoothing}
     gradients: list[Taker | None] = [partial(take, picks=picks)]
-    gradients += [None] * (len(call.given) - 1)
+    gradients += [None] * (len(call.inputs) - 1)
     if reduction == "none":
         kwargs["reduction"] = "none"
         return Slice(args, kwargs, partial(take, picks=places), None, gradients)
@@ -1094,7 +1094,7 @@ _FAMILIES: list[tuple[Rule, str]] = [
     (_Rows(_normalized(2), mask=7), "native_layer_norm_backward"),
     (_Rows(_normalized(2), mask=5), "_fused_rms_norm_backward"),
     (_put, "index_put index_put_"),
-    (_Rows(lambda call: range(call.given[0].dim() - 1)), "embedding_dense_backward"),
+    (_Rows(lambda call: range(call.inputs[0].dim() - 1)), "embedding_dense_backward"),
     (_reduced, "sum mean amax amin max min prod argmax argmin any all std var logsumexp"),
     (_triangle, "tril triu tril_ triu_"),
     (_whole, "mse_loss"),

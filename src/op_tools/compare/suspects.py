@@ -16,7 +16,7 @@ CHECKS = 8  # calls of one suspect that are judged as a whole
 def key_of(call: Call) -> Hashable:
     """The key of calls of one operator, module, line and signature; of a copy on the host, too."""
     place = call.site.short if call.site is not None else ""
-    shapes = tuple([(tensor.shape, tensor.dtype) for tensor in call.given])
+    shapes = tuple([(tensor.shape, tensor.dtype) for tensor in call.inputs])
     return call.name, place, call.module, shapes
 
 

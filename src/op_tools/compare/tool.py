@@ -213,7 +213,7 @@ class OpAutoCompare(Observer):
             state.random = eligibility.random_state(call, inputs.device_of(call))
             state.on_host, state.requires = inputs.copied(call, transfer.copy)
             state.guards = aliasing.guards(call)
-            state.overlaps = overlaps(call.given)
+            state.overlaps = overlaps(call.inputs)
         if has_gradients and call.level != "aten":
             arguments = gradients.arguments(call)
             state.arguments = arguments if arguments.wanted else None
@@ -287,7 +287,7 @@ class OpAutoCompare(Observer):
         copies = host_transfer.Copies(transfer.copy)
         recorded.result = copies.of(result)
         recorded.after = [
-            None if at in unread else copies.of(tensor) for at, tensor in enumerate(call.given)
+            None if at in unread else copies.of(tensor) for at, tensor in enumerate(call.inputs)
         ]
         self._judge(recorded, transfer, overrun=aliasing.overrun(state.guards))
         return True, recorded
@@ -298,7 +298,7 @@ class OpAutoCompare(Observer):
         """Judge a slice of a call, and launch the checks of its device; False: it is not judged."""
         call = state.call
         if state.is_view:
-            own = {tensor.untyped_storage()._cdata for tensor in call.given}
+            own = {tensor.untyped_storage()._cdata for tensor in call.inputs}
             if all(tensor.untyped_storage()._cdata in own for tensor in results):
                 with self._lock:
                     self.counts.views += 1
@@ -326,7 +326,7 @@ class OpAutoCompare(Observer):
         small, requires = part.copied(call, transfer.copy)
         rerun = self._rerun(call, small, requires, wrote, results)
         rerun.draws_nothing = True  # no rule is for a call that draws
-        after: Sequence[Tensor | None] = [None] * len(small.given)
+        after: Sequence[Tensor | None] = [None] * len(small.inputs)
         if part.written is not None:
             after = [None if t is None else transfer.copy(t) for t in part.written()]
         own = host_transfer.mapped(part.result(result), transfer.leaf)
@@ -377,7 +377,7 @@ class OpAutoCompare(Observer):
         """
         call, part, transfer = state.call, state.part, Transfer(state.transfer.is_late)
         guard = dispatch.guard(self, call)
-        header = call.given_others((), {})
+        header = call.with_arguments((), {})
         take: Callable[[Tensor], Tensor] = transfer.copy
         judge: Callable[[Gradients], object]
         if not state.is_large:
@@ -577,7 +577,7 @@ class _LargeGradients:
             flown = [_part(of_result, one, transfer) for one in gradients.outputs]
             pairs = zip(of_arguments, gradients.inputs, strict=False)
             into = [_part(take, one, transfer) for take, one in pairs]
-            into += [None] * (len(recorded.call.given) - len(into))  # that only the slice has
+            into += [None] * (len(recorded.call.inputs) - len(into))  # that only the slice has
             self.tool._judge(recorded, transfer, Gradients(flown, into, True))
         products = [product for product in (one(gradients) for one in self.products) if product]
         self.products.clear()
@@ -597,7 +597,7 @@ class _LargeGradients:
         """Judge a tile of the product that a gradient is."""
         factors, result = product.tile(choose)
         copy = self.transfer.copy
-        call = recorded.call.given_others(tuple(map(copy, factors)), {})
+        call = recorded.call.with_arguments(tuple(map(copy, factors)), {})
         call.func = _times
         rerun = make_rerun(call, (), False, None, [result.dtype])
         rerun.rounded, rerun.precision = recorded.rerun.rounded, recorded.rerun.precision

@@ -74,13 +74,9 @@ class Call:
             self._inputs = tensor_list(self.args, self.kwargs)
         return self._inputs
 
-    given = inputs
-
     def with_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """A copy of the record with other arguments."""
         return replace(self, args=args, kwargs=kwargs)
-
-    given_others = with_arguments
 
     def through(self, inside: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Call:
         """A copy of the record whose `run` and `run_on` call `inside` instead of the operator."""

@@ -48,9 +48,6 @@ def write(text: str = "") -> None:
         Output().write(text + "\n")
 
 
-say = write
-
-
 def announce(tool: Tool, name: str, applied: bool) -> None:
     """Print `apply OpCaptureHook on torch.add` for a call, if calls are shown."""
     if verbose():

@@ -223,7 +223,7 @@ class Guard(Observer):
                 suspect.is_running = True
         if suspect is not None:
             return _State(on_host=inputs.copied(call, host_transfer.host_copy)[0])
-        return _State(greatest=projection.greatest(call.given) if _writes(call) else None)
+        return _State(greatest=projection.greatest(call.inputs) if _writes(call) else None)
 
     def after(self, call: Call, state: _State | None, result: Any) -> None:
         if state is None:
@@ -245,7 +245,7 @@ class Guard(Observer):
         greatest = None if has_infinity(call) else projection.greatest(tensor_list(result))
         if greatest is None:
             return
-        given = projection.greatest(call.given) if state.greatest is None else state.greatest
+        given = projection.greatest(call.inputs) if state.greatest is None else state.greatest
         number = greatest if given is None else greatest.where(given.isfinite(), 0.0)
         self._checks.add(check, None, [number])
         self.others += 1
@@ -297,14 +297,14 @@ class Guard(Observer):
         types = [tensor.dtype for tensor in results]
         rerun = make_rerun(on_host, frozenset(), _writes(call), None, types)
         rerun.precision = precision.now(call)
-        after = [None] * len(on_host.given)
+        after = [None] * len(on_host.inputs)
         recorded = RecordedCall(rerun, own, after, False, str(call.device))
         product = projection.start(on_host, own)
         if product is not None:
             finding = product.verdict()
             text, is_doubtful = "" if finding is None else finding.message, True
-        elif are_finite(results) or not are_finite(on_host.given):
-            text, is_doubtful = "", not are_finite(on_host.given)
+        elif are_finite(results) or not are_finite(on_host.inputs):
+            text, is_doubtful = "", not are_finite(on_host.inputs)
         else:
             text, is_doubtful = _not_finite(recorded, results), False
         with self._lock:

@@ -139,7 +139,7 @@ class OpOverflowCheck(Observer):
     def before(self, call: Call) -> _State:
         writes = call.name.endswith("_") or "out" in call.kwargs or call.level == "aten"
         writes = writes or call.kwargs.get("inplace") or op_names.last(call.name) == "__setitem__"
-        return extents(call.given) if writes else None, gradients.arguments(call)
+        return extents(call.inputs) if writes else None, gradients.arguments(call)
 
     def after(self, call: Call, state: _State, result: Any) -> None:
         before, arguments = state
@@ -148,7 +148,7 @@ class OpOverflowCheck(Observer):
             self._show(call, result)
         found = health(outputs)
         if found.nan or found.inf:
-            before = extents(call.given) if before is None else before
+            before = extents(call.inputs) if before is None else before
             self._found(call, before, extents(outputs), of_gradient=False)
         if arguments.wanted:
             self._watch(call, arguments, result)
@@ -203,8 +203,8 @@ class OpOverflowCheck(Observer):
         given = tensors(call.args, call.kwargs)
         rows = [(f"{call.name} inputs[{i}]", *_numbers(t)) for i, t in enumerate(given)]
         rows += [(f"{call.name} outputs[{i}]", *_numbers(t)) for i, t in enumerate(tensors(result))]
-        terminal.say(f"{call.name}    forward_id: {call.id}\n{call.where}")
-        terminal.say(terminal.grid(columns, rows))
+        terminal.write(f"{call.name}    forward_id: {call.id}\n{call.where}")
+        terminal.write(terminal.grid(columns, rows))
 
     def finish(self, started: Started) -> None:
         if self._sink is not None:

@@ -29,16 +29,18 @@ def job_of(
 ) -> Job:
     """A job of a call whose result is the CPU's, unless it is given."""
     call = Call(1, name, func, args, kwargs, "aten" if name.startswith("aten") else "api")
-    requires = frozenset(id(t) for t in call.given if t.is_floating_point())
-    before = call.given_others(*_copies(call))
-    requires = frozenset(id(t) for t in before.given if t.is_floating_point() and flown is not None)
+    requires = frozenset(id(t) for t in call.inputs if t.is_floating_point())
+    before = call.with_arguments(*_copies(call))
+    requires = frozenset(
+        id(t) for t in before.inputs if t.is_floating_point() and flown is not None
+    )
     made = func(*args, **kwargs) if result is None else result
     types = [t.dtype for t in tensor_list(made)]
     again = make_rerun(before, requires, False, None, types)
-    taken = RecordedCall(again, made, [None] * len(before.given), flown is not None, "dipu:0")
+    taken = RecordedCall(again, made, [None] * len(before.inputs), flown is not None, "dipu:0")
     gradients = None
     if flown is not None:
-        leaves = [t.detach().clone().requires_grad_() for t in call.given]
+        leaves = [t.detach().clone().requires_grad_() for t in call.inputs]
         func(*leaves, **kwargs).backward(flown)
         gradients = Gradients([flown], [leaf.grad for leaf in leaves], True)
     return Job(taken, gradients, "calibrated", bitwise=False)

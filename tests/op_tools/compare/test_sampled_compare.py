@@ -219,8 +219,8 @@ def test_a_slice_of_the_result_is_the_result_of_the_small_call(
     for seed in range(3):
         part = slices.slice_of(call, Chooser(seed))
         assert part is not None
-        small = sum(t.numel() for t in Call(1, full, func, part.args, part.kwargs).given)
-        assert small < sum(t.numel() for t in call.given)
+        small = sum(t.numel() for t in Call(1, full, func, part.args, part.kwargs).inputs)
+        assert small < sum(t.numel() for t in call.inputs)
         found = (part.func or func)(*part.args, **part.kwargs)
         wanted = part.result(func(*args, **kwargs))
         found, wanted = _compared(found, wanted)
