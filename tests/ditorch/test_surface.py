@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -247,8 +246,9 @@ def test_the_profiler_takes_the_cuda_activity() -> None:
 @pytest.mark.filterwarnings("ignore:.*use_cuda.*")
 @pytest.mark.parametrize("profile", [torch.profiler.profile, torch.autograd.profiler.profile])
 def test_the_profilers_older_words_for_cuda_are_understood(profile: Any) -> None:
-    if "use_cuda" not in inspect.signature(profile).parameters:
-        pytest.skip(f"torch {torch.__version__}: {profile.__module__} has no use_cuda")
+    version = tuple(map(int, torch.__version__.split(".")[:2]))  # ditorch hides the signature
+    if version >= (2, 14):
+        pytest.skip(f"torch {torch.__version__} has no use_cuda; torch 2.13 has it")
     a = torch.ones(4, device="cuda")
     with profile(use_cuda=True, acc_events=True) as recorded:
         a.exp()
