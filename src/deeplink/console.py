@@ -39,7 +39,6 @@ def table(
     With `numbers`, each column but the first holds numbers, which are never broken over lines.
     """
     rows = [list(row) for row in rows]
-    unbroken = [name in NO_WRAP or (numbers and at > 0) for at, name in enumerate(columns)]
     made = Table(
         title=translated(title),
         title_justify="left",
@@ -50,6 +49,13 @@ def table(
     texts = [[translated(cell) for cell in row] for row in rows]
     styles = [[STYLES.get(cell, "") for cell in row] for row in rows]
     headers = [translated(column) for column in columns]
+    longest = [max(map(cell_len, cells), default=0) for cells in zip(*texts, strict=True)]
+    unbroken = [
+        # one column of long paths would leave no room for the others
+        (name in NO_WRAP and (not rows or longest[at] <= console().width // 2))
+        or (numbers and at > 0)
+        for at, name in enumerate(columns)
+    ]
     for at, column in enumerate(columns):
         width = None
         if column in PATHS:
