@@ -42,6 +42,6 @@ def _is_coming(point: EntryPoint) -> bool:
 
 def cuda_names(vendor: str) -> None:
     """Provide CUDA's names for the device of a vendor, as DIPU_MOCK_CUDA requests."""
-    with settings.asking_for(vendor):
+    with settings.selecting_vendor(vendor):
         for point in entry_points(group=GROUP, name="ditorch"):
             point.load()()

@@ -279,7 +279,7 @@ def _measure(result: torch.Tensor, expected: torch.Tensor, path: str, rules: _Ru
     inexact = any(t.is_floating_point() or t.is_complex() for t in (result, expected))
     a, b = _array(result, inexact), _array(expected, inexact)
     with np.errstate(all="ignore"):  # nan and inf are valid data here
-        gap = np.abs(a - b) if inexact else _whole_gap(a, b)
+        gap = np.abs(a - b) if inexact else _integer_gap(a, b)
         nan_a, nan_b = _isnan(a, inexact), _isnan(b, inexact)
         finite = np.isfinite(a) & np.isfinite(b)
         ok = (a == b) | (finite & (gap <= atol + rtol * np.abs(b.astype(_wide(b)))))
@@ -325,7 +325,7 @@ def _isnan(array: Array, inexact: bool) -> Array:
     return np.isnan(array) if inexact else np.zeros(array.shape, dtype=bool)
 
 
-def _whole_gap(a: Array, b: Array) -> Array:
+def _integer_gap(a: Array, b: Array) -> Array:
     """|a - b| of integers, exact: subtraction modulo 2**64, the larger one first."""
     x, y = a.astype(np.uint64), b.astype(np.uint64)
     return np.where(a > b, x - y, y - x)

@@ -62,11 +62,11 @@ EXACT = Precision()
 
 def of_device(kind: str) -> Precision:
     """Return the precision in force on a kind of device."""
-    return _asked(kind)()
+    return _query(kind)()
 
 
 @cache
-def _asked(kind: str) -> Callable[[], Precision]:
+def _query(kind: str) -> Callable[[], Precision]:
     module = vendor.module_for(kind, "precision")
     if not module:
         return lambda: EXACT

@@ -88,7 +88,7 @@ class Choice:
 def discover() -> list[Found]:
     """List every installed vendor by name. Never raises: a broken one is a row with its error."""
     points = importlib.metadata.entry_points(group=GROUP)
-    return [_found(name, list(points.select(name=name))) for name in sorted(points.names)]
+    return [_load_entry(name, list(points.select(name=name))) for name in sorted(points.names)]
 
 
 def find(name: str) -> Found | None:
@@ -96,7 +96,7 @@ def find(name: str) -> Found | None:
     which might register their devices.
     """
     points = importlib.metadata.entry_points(group=GROUP, name=name)
-    return _found(name, list(points)) if points else None
+    return _load_entry(name, list(points)) if points else None
 
 
 def module_for(device: str, part: str) -> str:
@@ -115,7 +115,7 @@ def load_device(vendor: Vendor, *, any_chip: bool = False) -> None:
     """
     if not vendor.device_module:
         return
-    with settings.asking_for(vendor.name):  # the device module reads it when it is imported
+    with settings.selecting_vendor(vendor.name):  # the device module reads it when it is imported
         module = importlib.import_module(vendor.device_module)
     owner = getattr(module, "VENDOR", vendor)
     if vendor.runtime and owner.name != vendor.name and not any_chip:
@@ -133,10 +133,10 @@ def load_device(vendor: Vendor, *, any_chip: bool = False) -> None:
 def choose(name: str | None = None) -> Choice:
     """Choose the vendor of this name or of DEEPLINK_VENDOR, else an accelerator, else reference."""
     if name:
-        return Choice(_asked(name), _("requested by name: {name}").format(name=name))
+        return Choice(_requested(name), _("requested by name: {name}").format(name=name))
     wanted = settings.DEEPLINK_VENDOR.get()
     if wanted:
-        return Choice(_asked(wanted), f"{VARIABLE}={wanted}")
+        return Choice(_requested(wanted), f"{VARIABLE}={wanted}")
     return _automatic(discover())
 
 
@@ -164,12 +164,12 @@ def using(name: str) -> Iterator[None]:
     vendor is not installed or not available.
     """
     if name:
-        _asked(name)
-    with settings.asking_for(name):
+        _requested(name)
+    with settings.selecting_vendor(name):
         yield
 
 
-def _asked(name: str) -> Vendor:
+def _requested(name: str) -> Vendor:
     asked = find(name)
     if asked and asked.vendor and asked.status == "available":
         return asked.vendor
@@ -228,7 +228,7 @@ def _automatic(rows: list[Found]) -> Choice:
     )
 
 
-def _found(name: str, points: list[importlib.metadata.EntryPoint]) -> Found:
+def _load_entry(name: str, points: list[importlib.metadata.EntryPoint]) -> Found:
     distribution = ", ".join(sorted({_distribution(point) for point in points}))
 
     def broken(reason: str, vendor: Vendor | None = None) -> Found:

@@ -208,7 +208,7 @@ def test_hide_cuda_writes_the_variable_of_cuda_alone(monkeypatch: pytest.MonkeyP
 def test_asking_for_a_vendor_holds_inside_the_block_only(monkeypatch: pytest.MonkeyPatch) -> None:
     for before in ("cpu", ""):
         monkeypatch.setenv("DEEPLINK_VENDOR", before)
-        with settings.asking_for("acme"):
+        with settings.selecting_vendor("acme"):
             assert settings.DEEPLINK_VENDOR.get() == "acme"
         assert settings.DEEPLINK_VENDOR.get() == before
 

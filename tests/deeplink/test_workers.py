@@ -24,7 +24,7 @@ from deeplink.testing import workers
 
 line, _ = workers.connect()
 child = subprocess.Popen(["sleep", "600"])
-line.say((os.getpid(), child.pid))
+line.send((os.getpid(), child.pid))
 ctypes.PyDLL(None).sleep(600)
 """
 

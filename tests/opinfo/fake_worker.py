@@ -13,14 +13,14 @@ from tests.opinfo.workers import READY
 def main() -> None:
     """Answers, dies or hangs, by the name of the op."""
     line, _ = workers.connect()
-    line.say(READY)
+    line.send(READY)
     while (given := line.receive()) is not workers.CLOSED:
         task, _ = given
         if task.op == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
         if task.op == "hangs":
             signal.pause()
-        line.say(Outcome(task.op, task.dtype, (1, 1)))
+        line.send(Outcome(task.op, task.dtype, (1, 1)))
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def _wanted(tasks: Sequence[Task], rules: device_rules.Rules, console: Console) 
     """Return the tasks that the device's rules do not skip, with tolerances;
     report skipped ones.
     """
-    reasons = {task: rules.left_out(task.op, task.dtype) for task in tasks}
+    reasons = {task: rules.skip_reason(task.op, task.dtype) for task in tasks}
     for reason, count in Counter(filter(None, reasons.values())).items():
         console.print(f"{count} ops left out: {reason}", markup=False, highlight=False)
     kept = [task for task in tasks if not reasons[task]]

@@ -17,15 +17,15 @@ def main() -> None:
     line, _ = workers.connect()
     torch.set_num_threads(1)
     ops = load_ops()
-    line.say(READY)
+    line.send(READY)
     while (given := line.receive()) is not workers.CLOSED:
         task, limit = given
         if task.op in ops and supports(ops[task.op], task.dtype):
             if task.device.startswith("cuda"):
                 importlib.import_module("ditorch")  # "cuda" means the device from here on
-            line.say(check(ops[task.op], task.dtype, task.device, limit, task.bound))
+            line.send(check(ops[task.op], task.dtype, task.device, limit, task.bound))
         else:
-            line.say(Outcome(task.op, task.dtype, unknown=True))
+            line.send(Outcome(task.op, task.dtype, unknown=True))
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def run_all(tasks: Sequence[Task], jobs: int, limit: int | None = None) -> Itera
             for worker in pool:
                 if worker.ready and worker.task is None and pending:
                     worker.task = pending.pop()
-                    worker.give((worker.task, limit))
+                    worker.assign((worker.task, limit))
             yield from _collect(pool)
     finally:
         for worker in pool:

@@ -77,7 +77,7 @@ def doctor(
       0 all checks passed; 1 a check failed, a vendor is broken, or a setting is not allowed;
       2 the vendor cannot show its operators
     """
-    with settings.asking_for(vendor):  # an unknown name is one of the problems reported
+    with settings.selecting_vendor(vendor):  # an unknown name is one of the problems reported
         if ops:
             _show_operators(vendor, pattern, json)
         else:
@@ -195,7 +195,7 @@ def _about(row: Found) -> str:
 
 def _show_operators(vendor: str, pattern: str, json: str) -> None:
     chosen = choose(vendor or None).vendor
-    with settings.asking_for(chosen.name):  # torch_dipu serves the chip that is asked for
+    with settings.selecting_vendor(chosen.name):  # torch_dipu serves the chip that is asked for
         rows = operators.rows_of(chosen, pattern)
     if json:
         common.write_json(operators.as_json(rows), json)

@@ -64,14 +64,14 @@ class Foreign:
 
 
 @dataclass(frozen=True)
-class Found:
+class ScanResult:
     """The CUDA features that a scan found."""
 
     uses: list[Use]
     foreign: list[Foreign]
 
 
-def scan(path: Path) -> Found:
+def scan(path: Path) -> ScanResult:
     """Read a file, or every Python and CUDA file below a folder."""
     if not path.exists():
         raise DeeplinkError(
@@ -79,7 +79,7 @@ def scan(path: Path) -> Found:
             hint=_("give a script or a package."),
         )
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-    found = Found([], [])
+    found = ScanResult([], [])
     for file in files:
         if file.suffix in SOURCES:
             found.foreign.append(Foreign(file.name, *_cpp(str(file), 1)))
@@ -88,7 +88,7 @@ def scan(path: Path) -> Found:
     return found
 
 
-def _read(file: Path, found: Found) -> None:
+def _read(file: Path, found: ScanResult) -> None:
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
     except (SyntaxError, UnicodeDecodeError) as error:

@@ -74,7 +74,9 @@ def try_device(report: Report, vendor: Vendor) -> None:
     """Add the self-test of a vendor's device to a report."""
     from deeplink.testing import selftest  # imports torch, which the other commands do not need
 
-    with settings.asking_for(vendor.name):  # torch_dipu loads the chip of the vendor that is set
+    with settings.selecting_vendor(
+        vendor.name
+    ):  # torch_dipu loads the chip of the vendor that is set
         report.checks.extend(selftest.run(vendor))
     report.problems += [
         _("self-test {name}: {detail}").format(name=check.name, detail=check.detail)

@@ -80,7 +80,7 @@ def envelope(
     order = _Order()
     with order:
         plain = run()
-    last = order.made_last(plain)
+    last = order.producers_of(plain)
     if samples is None:
         samples = FEWER if order.count > LONG else SAMPLES
     sums = [None if r is None else _zeros(r) for r in reference]
@@ -117,7 +117,7 @@ class _Order(TorchDispatchMode):
         self.count += 1
         return out
 
-    def made_last(self, results: Sequence[Tensor | None]) -> frozenset[int]:
+    def producers_of(self, results: Sequence[Tensor | None]) -> frozenset[int]:
         """Return the numbers of the kernels that produced the results, which the caller rounds."""
         pointers = [t.untyped_storage().data_ptr() for t in results if t is not None]
         return frozenset(self._maker[p] for p in pointers if p in self._maker)
@@ -218,7 +218,7 @@ class _Noise(TorchDispatchMode):
     def _kernel(self, func: Any, args: Any, kwargs: Any) -> Any:
         base = _base(func)
         if base not in _KNOWN and not _in_place(func):
-            taken_apart = self._take_apart(func, args, kwargs)
+            taken_apart = self._decompose(func, args, kwargs)
             if taken_apart is not NotImplemented:
                 return taken_apart
         if base in EXACT:
@@ -226,10 +226,10 @@ class _Noise(TorchDispatchMode):
         if base == "convolution" and self._between and args[2] is not None:
             return self._in_two_steps(func, args, kwargs)
         if base in _KNOWN or base in PLAIN or base.startswith("_foreach"):
-            return self._known(base, func, args, kwargs)
-        return self._unknown(func, args, kwargs)
+            return self._with_error_model(base, func, args, kwargs)
+        return self._without_error_model(func, args, kwargs)
 
-    def _take_apart(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _decompose(self, func: Any, args: Any, kwargs: Any) -> Any:
         parts = _decompositions().get(func)
         if parts is None and func.namespace == "aten" and func._can_decompose():
             parts = func.decompose
@@ -246,7 +246,7 @@ class _Noise(TorchDispatchMode):
         finally:
             self._stores_product, self._stores_sums = before
 
-    def _known(self, base: str, func: Any, args: Any, kwargs: Any) -> Any:
+    def _with_error_model(self, base: str, func: Any, args: Any, kwargs: Any) -> Any:
         sizes: Any = None
         entering = self._convolving if base.startswith("convolution") else self._entering
         if base in CONTRACT and entering:
@@ -260,7 +260,7 @@ class _Noise(TorchDispatchMode):
         tensors = _written(func, args, kwargs, out)
         magnitudes = [t.abs() for t in tensors] if fused is None else fused
         if base == "mul" and self._stores_product:
-            self._stir(tensors[0], magnitudes[0], self._between)
+            self._add_noise(tensors[0], magnitudes[0], self._between)
         if sizes is not None:
             found = [t for t in tree_leaves(sizes) if isinstance(t, Tensor) and t.dtype in _WIDE]
             # the mean errs as a sum, the other result relatively
@@ -271,11 +271,13 @@ class _Noise(TorchDispatchMode):
             amount = self._inside * growth(base, args, tensor, i)
             if base in TRANSCENDENTAL:
                 amount = max(amount, self._functions)
-            self._stir(tensor, size, amount)
+            self._add_noise(tensor, size, amount)
         if self._partial and base in SPLIT:
             self._split(tensors[0], *_factors(base, args, kwargs))
         if base == "sum" and self._stores_sums:
-            self._stir(tensors[0], _partial_sums(func, args, kwargs, tensors[0]), self._between)
+            self._add_noise(
+                tensors[0], _partial_sums(func, args, kwargs, tensors[0]), self._between
+            )
         return out
 
     def _split(self, out: Tensor, a: Tensor, b: Tensor, alpha: float) -> None:
@@ -299,12 +301,12 @@ class _Noise(TorchDispatchMode):
         """Run a convolution and add its bias separately: many devices round the
         result in between.
         """
-        made = self._known("convolution", func, (*args[:2], None, *args[3:]), kwargs)
+        made = self._with_error_model("convolution", func, (*args[:2], None, *args[3:]), kwargs)
         self._round(made, self._between)
         made += args[2].view(-1, *[1] * (made.dim() - 2))
         return made
 
-    def _unknown(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _without_error_model(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run a kernel without an error model, assumed stable: exact for slightly perturbed
         arguments.
         """
@@ -315,7 +317,7 @@ class _Noise(TorchDispatchMode):
             )
         out = func(*args, **kwargs)
         for tensor in _written(func, args, kwargs, out):
-            self._stir(tensor, tensor.abs(), 4 * self._inside)
+            self._add_noise(tensor, tensor.abs(), 4 * self._inside)
         return out
 
     def _nearby(self, value: Any, pointwise: bool, amount: float) -> Any:
@@ -323,7 +325,7 @@ class _Noise(TorchDispatchMode):
             return value
         size = value.abs()
         moved = value.clone()
-        self._stir(moved, size if pointwise else size.max().expand(size.shape), amount)
+        self._add_noise(moved, size if pointwise else size.max().expand(size.shape), amount)
         return moved
 
     def _rounded(self, value: Any, amount: float) -> Any:
@@ -339,7 +341,7 @@ class _Noise(TorchDispatchMode):
         similar errors, and values that the type represents stay unchanged.
         """
         if amount < FINEST:
-            self._stir(tensor, tensor.abs(), amount)
+            self._add_noise(tensor, tensor.abs(), amount)
             return
         tensor = tensor.detach()
         real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
@@ -350,7 +352,7 @@ class _Noise(TorchDispatchMode):
         error.masked_fill_(_to_nearest(real, amount, smallest) == real, 0.0)
         real.add_(torch.nan_to_num_(error, 0.0, 0.0, 0.0), alpha=EVEN)
 
-    def _stir(self, tensor: Tensor, size: Tensor, amount: float) -> None:
+    def _add_noise(self, tensor: Tensor, size: Tensor, amount: float) -> None:
         """Add noise of up to ± amount * size, uniformly distributed, in place."""
         if not tensor.numel() or not amount:
             return

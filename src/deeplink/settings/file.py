@@ -95,14 +95,14 @@ def _check(key: str, path: Path) -> None:
 
 def current() -> File:
     """Return the file in force; raise SettingError if it is unreadable or has an unknown key."""
-    asked = _asked()
+    asked = _requested_path()
     if _state.file is None or _state.asked != asked:
         found = _find(asked)  # an error is not cached: the next call reads the file again
         _state.asked, _state.file = asked, found
     return _state.file
 
 
-def _asked() -> str:
+def _requested_path() -> str:
     return next((text for name in VARIABLES if (text := os.environ.get(name, "").strip())), "")
 
 
@@ -115,7 +115,7 @@ def reload_file() -> None:
 def ignored() -> Iterator[None]:
     """Ignore the settings file inside the block."""
     before = _state.file, _state.asked
-    _state.asked, _state.file = _asked(), File()
+    _state.asked, _state.file = _requested_path(), File()
     try:
         yield
     finally:

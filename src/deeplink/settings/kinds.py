@@ -42,7 +42,7 @@ class Setting(Generic[T]):
         settings
         file. Raise SettingError for a value that is not allowed.
         """
-        where, text = self._given(section, source)
+        where, text = self._source_and_text(section, source)
         if not where:
             return self.default()
         try:
@@ -64,23 +64,23 @@ class Setting(Generic[T]):
 
     def is_set(self, section: str = "", source: File | None = None) -> bool:
         """Whether the environment or the settings file gives a value."""
-        return bool(self._given(section, source)[0])
+        return bool(self._source_and_text(section, source)[0])
 
     def text(self) -> str:
         """Return the text of the value in force, allowed or not; "" where none is set."""
-        return self._given("", None)[1]
+        return self._source_and_text("", None)[1]
 
     def origin(self) -> str:
         """Return the origin of the value in force: "environment", "default", or the path of the
         file,
         relative to the working directory.
         """
-        where, _, _ = self._given("", None)[0].partition(": ")
+        where, _, _ = self._source_and_text("", None)[0].partition(": ")
         if where in ("", self.name):
             return "environment" if where else "default"
         return where.removeprefix(f"{Path.cwd()}{os.sep}")
 
-    def _given(self, section: str, source: File | None) -> tuple[str, str]:
+    def _source_and_text(self, section: str, source: File | None) -> tuple[str, str]:
         """Return the source of the value ("" for none) and its text.
 
         A variable set to the empty text selects the default, whatever the file contains.

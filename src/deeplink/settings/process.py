@@ -14,7 +14,7 @@ from deeplink.settings.rows import DEEPLINK_VENDOR, DITORCH, DITORCH_QUIET
 
 
 @contextmanager
-def asking_for(vendor: str) -> Iterator[None]:
+def selecting_vendor(vendor: str) -> Iterator[None]:
     """Set DEEPLINK_VENDOR inside the block, for child processes too; "": no change.
 
     Does not check the name: `deeplink.vendor.using` does.

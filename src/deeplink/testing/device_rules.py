@@ -64,7 +64,7 @@ class Rules:
     skips: tuple[Skip, ...] = ()
     tolerances: tuple[Tolerance, ...] = ()
 
-    def left_out(self, op: str, dtype: str) -> str:
+    def skip_reason(self, op: str, dtype: str) -> str:
         """Return why an op is skipped in a dtype; "" when it is not skipped."""
         if self.dtypes and dtype not in self.dtypes:
             return f"the chip has no {dtype}"

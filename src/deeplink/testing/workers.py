@@ -6,7 +6,7 @@ A pool decides what its workers do; this module has what every pool needs. A wor
 
     line, options = workers.connect()
     while (task := line.receive()) is not workers.CLOSED:
-        line.say(answer(task))
+        line.send(answer(task))
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Worker:
         theirs.close()
         os.close(life)
 
-    def give(self, what: Any) -> None:
+    def assign(self, what: Any) -> None:
         """Send a task and start its time."""
         self.begin()
         with contextlib.suppress(OSError):  # the worker has just died, which `listen` reports
@@ -128,7 +128,7 @@ class Worker:
             with contextlib.suppress(ValueError):  # a signal without a name
                 name = signal.Signals(-code).name
         self._said.seek(0)
-        last = _last_words(self._said.read().decode("utf-8", "replace"))
+        last = _crash_report(self._said.read().decode("utf-8", "replace"))
         return f"{name}: {last}" if last else name
 
 
@@ -160,7 +160,7 @@ def threads(jobs: int) -> int:
     return max(1, (os.cpu_count() or 1) // jobs)
 
 
-def _last_words(text: str) -> str:
+def _crash_report(text: str) -> str:
     """Return Python's crash report from its first line on; else the end of the output."""
     before, mark, account = text.rpartition("Fatal Python error: ")
     if not mark:
@@ -181,7 +181,7 @@ class Line:
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
 
-    def say(self, what: Any) -> None:
+    def send(self, what: Any) -> None:
         # by value: torch's own pickling shares memory of a process that may die
         self._pipe.send_bytes(pickle.dumps(what))
 

@@ -79,7 +79,8 @@ def run(request: Request, out: Console) -> Summary:
             *plan.groups(tier, ops, request.dtypes),
             *guests.groups(tier, subject, request.ops, request.dtypes),
         )
-        if request.config.wants(group.op, group.dtype) and not rules.left_out(group.op, group.dtype)
+        if request.config.wants(group.op, group.dtype)
+        and not rules.skip_reason(group.op, group.dtype)
     ]
     # expensive and cheap ones mixed, so that the estimated time is stable
     groups.sort(key=lambda group: group.seed)

@@ -55,7 +55,7 @@ def failures(
     rules = device_rules.read(gaps or subject.gaps)
     limits = plan.of_chip(plan.tier_of(tier), rules.dtypes)
     every = plan.groups(limits, select([op])) if subject.has(op) else ()
-    groups = [group for group in every if not rules.left_out(group.op, group.dtype)]
+    groups = [group for group in every if not rules.skip_reason(group.op, group.dtype)]
     with Pool(vendor, tier, 1, limit) as pool:
         found: list[Result] = list(pool.run(groups, {}))
     if all(result.status == "skipped" for result in found):

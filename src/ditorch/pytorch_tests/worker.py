@@ -74,13 +74,13 @@ def main() -> None:
     try:
         cases = sources.load(sources.Source(options["name"], options["root"]))
     except (Exception, SystemExit) as error:  # a test file may raise anything while it is imported
-        line.say((describe(error), _innermost(error.__traceback__)))
+        line.send((describe(error), _innermost(error.__traceback__)))
         return
-    line.say(list(cases))
+    line.send(list(cases))
     while (test := line.receive()) is not workers.CLOSED:
         builtin.loosened.clear()
         builtin.loosened.update(device_config.bounds(options["tolerances"], test))
-        line.say(run(test, cases.get(test), device))
+        line.send(run(test, cases.get(test), device))
 
 
 def run(test: Test, case: unittest.TestCase | None, device: str) -> Row:

@@ -86,7 +86,7 @@ class Pool:
         for worker in [worker for worker in self._workers if not worker.busy]:
             if queue := self._queues[worker.source]:
                 worker.test = queue.popleft()
-                worker.give(worker.test)
+                worker.assign(worker.test)
             else:
                 self._dismiss(worker)
         while len(self._workers) < self.jobs and (source := self._wanted()):

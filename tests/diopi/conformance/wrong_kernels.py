@@ -106,7 +106,7 @@ def found_in_all(names: Sequence[str], jobs: int) -> dict[str, str]:
 
 def _next(worker: _Worker, left: list[str]) -> None:
     worker.name = left.pop()
-    worker.give(worker.name)
+    worker.assign(worker.name)
 
 
 def main() -> None:
@@ -114,7 +114,7 @@ def main() -> None:
     line, _ = workers.connect()
     torch.set_num_threads(1)
     while (name := line.receive()) is not workers.CLOSED:
-        line.say(next((case for tier in TIERS if (case := found(name, tier))), ""))
+        line.send(next((case for tier in TIERS if (case := found(name, tier))), ""))
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ class Pool:
         for worker in idle[: len(self._pending)]:
             group, done = self._pending.popleft()
             worker.group, worker.done, worker.case = group, list(done), ""
-            worker.give((group, self._tier, done))
+            worker.assign((group, self._tier, done))
         starting = sum(not worker.ready for worker in self._workers)
         while len(self._workers) < self._jobs and starting < len(self._pending):
             note = Path(self._notes.name) / str(next(self._numbers))

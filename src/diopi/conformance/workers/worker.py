@@ -38,7 +38,7 @@ def serve(line: workers.Line, options: dict[str, Any]) -> None:
     """Process groups and send results until the pipe closes."""
 
     def say(kind: str, what: Any) -> None:
-        line.say((kind, what))
+        line.send((kind, what))
 
     torch.set_num_threads(options["threads"])
     for folder in reversed(options["path"]):
