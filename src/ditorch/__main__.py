@@ -14,7 +14,7 @@ from deeplink.run import runner
 COMMANDS = ("run", "one-iter", "pytorch-tests", "coverage")
 
 
-class Here(Host):
+class InThisProcess(Host):
     """Runs the program in this process, whose torch represents the device as CUDA."""
 
     def program(self, word: str, request: runner.Request, line: Sequence[str]) -> int:
@@ -33,4 +33,4 @@ class Here(Host):
 
 
 if __name__ == "__main__":
-    sys.exit(cli.status(sys.argv[1:], "python -m ditorch", Here(), COMMANDS))
+    sys.exit(cli.status(sys.argv[1:], "python -m ditorch", InThisProcess(), COMMANDS))

@@ -127,7 +127,7 @@ def called_from_inside(depth: int) -> bool:
     return _is_inside(sys._getframe(depth + 1).f_code.co_filename)
 
 
-def asking_package() -> str:
+def calling_package() -> str:
     """Return the package that called a patched function: the first one that is not ditorch."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

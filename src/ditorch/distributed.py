@@ -78,7 +78,7 @@ class Groups:
     def init_process_group(self, original: Callable[..., Any], given: dict[str, Any]) -> Any:
         """Create the default group with the vendor's backend and device."""
         asked = str(given.get("backend") or "nccl")  # nccl is CUDA's default
-        self._make_ours(given, asked)
+        self._map_arguments(given, asked)
         if "gloo" in str(given["backend"]):
             gloo_shutdown.end_cleanly()
         result = original(**given)
@@ -90,7 +90,7 @@ class Groups:
     def new_group(self, original: Callable[..., Any], given: dict[str, Any]) -> Any:
         """Create a group of some ranks; without a backend name, with that of the default group."""
         asked = given.get("backend") or self.asked.get(_name(dist.group.WORLD), "")
-        self._make_ours(given, given.get("backend"))
+        self._map_arguments(given, given.get("backend"))
         group = original(**given)
         self._remember(group, str(asked))
         self._serve_device_tensors(group)
@@ -99,7 +99,7 @@ class Groups:
     def split_group(self, original: Callable[..., Any], given: dict[str, Any]) -> Any:
         """Split by the backend if it can, else create one new group for each part."""
         parent = given.get("parent_pg") or dist.group.WORLD
-        self._make_ours(given, given.get("backend"))
+        self._map_arguments(given, given.get("backend"))
         # torch raises its own errors for these
         own_way = self._splits(parent) or not given.get("split_ranks")
         group = original(**given) if own_way else self._split(parent, given)
@@ -117,13 +117,13 @@ class Groups:
         caller = _caller()
         if asked is None or (caller in ONLY_NCCL and truth == dist.Backend.GLOO):
             return truth
-        return truth if self._hears_truth(caller) else dist.Backend(asked)
+        return truth if self._sees_true_name(caller) else dist.Backend(asked)
 
     def get_backend_config(self, original: Callable[..., Any], given: dict[str, Any]) -> Any:
         """Return the names of `get_backend` in the form "cpu:gloo,cuda:nccl"."""
         truth = original(**given)
         asked = self.asked.get(_name(given.get("group") or dist.group.WORLD))
-        if asked is None or self._hears_truth(_caller()):
+        if asked is None or self._sees_true_name(_caller()):
             return truth
         return asked if ":" in asked else f"cuda:{asked}"
 
@@ -137,7 +137,7 @@ class Groups:
         )
         if not is_cuda:
             return original(**given)
-        return self._collective() if self._hears_truth(_caller()) else "nccl"
+        return self._collective() if self._sees_true_name(_caller()) else "nccl"
 
     def set_timeout(self, original: Callable[..., Any], given: dict[str, Any]) -> Any:
         """Set the timeout of a CUDA group, which torch supports for NCCL and gloo only."""
@@ -153,7 +153,7 @@ class Groups:
         if serve is not None and isinstance(group, dist.ProcessGroup):
             serve(group)
 
-    def _make_ours(self, given: dict[str, Any], asked: Any) -> None:
+    def _map_arguments(self, given: dict[str, Any], asked: Any) -> None:
         """Replace CUDA and NCCL in the arguments by the vendor's names."""
         if asked is not None:
             given["backend"] = self._backend(str(asked))
@@ -207,7 +207,7 @@ class Groups:
         if _is_cuda(asked) and isinstance(group, dist.ProcessGroup):
             self.asked[_name(group)] = asked.lower()
 
-    def _hears_truth(self, caller: str) -> bool:
+    def _sees_true_name(self, caller: str) -> bool:
         if caller in ONLY_NCCL:
             return False
         roots = {"torch", self.target.vendor.device_module.partition(".")[0]}

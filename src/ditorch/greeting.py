@@ -12,7 +12,7 @@ from deeplink.console import Output
 from ditorch.target import Target
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print one line on standard error, unless DITORCH_QUIET is on."""
     if not settings.DITORCH_QUIET.get():
         Output(stderr=True).write(f"{line}\n")

@@ -58,7 +58,9 @@ def activate(vendor: str | None = None) -> Session:
     choice = choose(vendor)
     session = Session(choice.vendor, choice.why)
     if choice.vendor.device == "cuda":
-        greeting.say(f"ditorch: {choice.vendor.label} is CUDA to torch already, nothing is changed")
+        greeting.print_line(
+            f"ditorch: {choice.vendor.label} is CUDA to torch already, nothing is changed"
+        )
     else:
         _refuse_conflicts(choice.vendor)
         session.target = load(choice.vendor)
@@ -67,7 +69,7 @@ def activate(vendor: str | None = None) -> Session:
         except BaseException:
             session.patches.undo()  # all or nothing
             raise
-        greeting.say(greeting.line_for(session.target, session.hook_problem))
+        greeting.print_line(greeting.line_for(session.target, session.hook_problem))
     _session = session
     set_active(session.vendor)
     return session

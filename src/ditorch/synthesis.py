@@ -78,7 +78,7 @@ def is_available(target: Target) -> bool:
     there is
     no libcuda here, and torch.compile would fail.
     """
-    return calls.asking_package() != "triton" and bool(target.module.is_available())
+    return calls.calling_package() != "triton" and bool(target.module.is_available())
 
 
 def get_device_index(

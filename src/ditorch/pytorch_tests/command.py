@@ -49,13 +49,13 @@ def pytorch_tests(
     """Run the tests, show the results, compare them with `old`, and return the exit code."""
     before = results.read(old) if old else None
     if not no_run:
-        sources = _sources(suites, pytorch, _words(files))
+        sources = _sources(suites, pytorch, _split_words(files))
         _check_pattern(only)
-        _make_room(output, resume, overwrite)
+        _prepare_output(output, resume, overwrite)
         with vendor.using(device):
             session.activate()
             rules = device_config.read(config or vendor.choose().vendor.gaps_file())
-            chosen = _words(dtypes) or rules.dtypes
+            chosen = _split_words(dtypes) or rules.dtypes
             _run(sources, only, chosen, output, jobs, time_limit, resume, rules)
     try:
         rows = results.read(output)
@@ -77,7 +77,7 @@ def _check_pattern(only: str) -> None:
         ) from None
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
@@ -89,17 +89,17 @@ def _sources(suites: str, pytorch: Path | None, files: Sequence[str]) -> list[So
             "--files needs --pytorch, the checkout that has them.",
             "for example: --pytorch ~/pytorch/test --files test_torch.py",
         )
-    unknown = [name for name in _words(suites) if name not in SUITES]
+    unknown = [name for name in _split_words(suites) if name not in SUITES]
     if unknown:
         near = difflib.get_close_matches(unknown[0], SUITES, n=1)
         raise DeeplinkError(
             f"no suite {unknown[0]!r}; there are: {', '.join(SUITES)}.",
             f"did you mean {near[0]!r}?" if near else "",
         )
-    return [Source(name) for name in _words(suites)]
+    return [Source(name) for name in _split_words(suites)]
 
 
-def _make_room(output: Path, resume: bool, overwrite: bool) -> None:
+def _prepare_output(output: Path, resume: bool, overwrite: bool) -> None:
     if overwrite:
         output.unlink(missing_ok=True)
     if output.exists() and not resume:

@@ -34,18 +34,18 @@ class Outcome(unittest.TestResult):
         self.result, self.message, self.where = "passed", "", ""
 
     def addFailure(self, test: unittest.TestCase, err: Error) -> None:
-        self._went_wrong("failed", err)
+        self._record_failure("failed", err)
 
     def addError(self, test: unittest.TestCase, err: Error) -> None:
         # torch's machinery wraps the test's exception: an incorrect result is still a failure
         wrong = err[1] is not None and isinstance(_root(err[1]), AssertionError)
-        self._went_wrong("failed" if wrong else "error", err)
+        self._record_failure("failed" if wrong else "error", err)
 
     def addSubTest(
         self, test: unittest.TestCase, subtest: unittest.TestCase, err: Error | None
     ) -> None:
         if err is not None:
-            self._went_wrong("failed", err)
+            self._record_failure("failed", err)
 
     def addSkip(self, test: unittest.TestCase, reason: str) -> None:
         if self.result == "passed":
@@ -54,7 +54,7 @@ class Outcome(unittest.TestResult):
     def addUnexpectedSuccess(self, test: unittest.TestCase) -> None:
         self.result, self.message = "failed", "unexpected success"
 
-    def _went_wrong(self, result: str, err: Error) -> None:
+    def _record_failure(self, result: str, err: Error) -> None:
         if self.result in ("failed", "error") or err[0] is None:
             return
         self.result, self.message = result, describe(err[1])
