@@ -32,7 +32,7 @@ def chosen_vendor() -> vendor.Vendor:
     return found if found.runtime else vendor.choose("reference").vendor
 
 
-def _keep_cuda_apart() -> None:
+def _hide_cuda() -> None:
     """Hide CUDA from this process, or raise if CUDA is initialised.
 
     PrivateUse1 outranks CUDA as the accelerator of a process, and autograd then fails for CUDA.
@@ -47,7 +47,7 @@ def _keep_cuda_apart() -> None:
     settings.hide_cuda()
 
 
-def _answer_older_variables() -> None:
+def _warn_of_older_variables() -> None:
     """Warn about DIPU_ variables of older documents that have no effect."""
     for variable in settings.unknown():
         if variable.hint and variable.name.startswith("DIPU_"):
@@ -55,9 +55,9 @@ def _answer_older_variables() -> None:
 
 
 def _register() -> vendor.Vendor:
-    _keep_cuda_apart()
+    _hide_cuda()
     found = chosen_vendor()
-    _answer_older_variables()
+    _warn_of_older_variables()
     chip = importlib.import_module(found.runtime)
     core = native.load_extension("torch_dipu", say=log.warning)
     globals()["_C"] = core
@@ -103,7 +103,7 @@ def _bring_cuda_names() -> None:
 
     @functools.wraps(plain)
     def cuda(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        autoload_hooks.cuda_names(VENDOR.name)  # CUDA itself is hidden: see _keep_cuda_apart
+        autoload_hooks.cuda_names(VENDOR.name)  # CUDA itself is hidden: see _hide_cuda
         found: Any = torch.Tensor.cuda
         return (plain if found is cuda else found)(self, *args, **kwargs)
 

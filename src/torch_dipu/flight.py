@@ -68,7 +68,7 @@ def start() -> None:
         return
     _watching.set()
     _C.flight_capacity(settings.DIPU_FLIGHT_RECORD.get())
-    _C.flight_on_failure(lambda: _say(dump(reason="a collective failed")))
+    _C.flight_on_failure(lambda: _log_file(dump(reason="a collective failed")))
     atexit.register(_C.flight_on_failure, None)
     after = settings.DIPU_FLIGHT_RECORD_AFTER.get()
     if after and settings.DIPU_FLIGHT_RECORD.get():
@@ -92,10 +92,10 @@ def _watch(after: float, ended: threading.Event) -> None:
         ]
         if late and late[0] > told:
             told = late[0]
-            _say(dump(reason=f"a collective is under way for more than {after:g} s"))
+            _log_file(dump(reason=f"a collective is under way for more than {after:g} s"))
 
 
-def _say(file: Path) -> None:
+def _log_file(file: Path) -> None:
     log.warning(
         "the last collectives are in %s; read: deeplink flight-record %s", file, file.parent
     )

@@ -85,12 +85,12 @@ def bind(implementation: Any) -> Counts:
     found: dict[str, list[_C.Route]] = {name: [] for name in engine}
     for op in all_ops().values():
         for overload in op.aten:
-            if overload not in kept and _ours(overload, engine):
+            if overload not in kept and _is_routable(overload, engine):
                 routes = _routes(overload, op, resolved[op.name], overload in engine)
                 if routes or overload in engine:
                     found[overload] = routes
     for overload, route in c_kernels.routes(implementation.kernels).items():
-        if overload not in kept and _ours(overload, engine):
+        if overload not in kept and _is_routable(overload, engine):
             found[overload] = [route, *found.get(overload, [])]
     for overload in kept:
         composite = _C.composite_route(overload)
@@ -111,7 +111,7 @@ def unbind() -> None:
     _bound.clear()
 
 
-def _ours(overload: str, engine: set[str]) -> bool:
+def _is_routable(overload: str, engine: set[str]) -> bool:
     """Whether an overload can have a route: it is no view, not the device's own, and torch has a
     gradient for it as a whole.
     """

@@ -88,7 +88,7 @@ def is_number(value: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Taken:
+class CallSnapshot:
     """A call with host copies of its arguments as they were before the call."""
 
     call: Call
@@ -107,11 +107,11 @@ class Row:
     result: bool  # a result, or an argument that must be unchanged
 
 
-def take(call: Call) -> Taken | None:
+def snapshot(call: Call) -> CallSnapshot | None:
     """Copy the arguments before the call can write them; None for calls that are not compared."""
     if not call.comparable:
         return None
-    return Taken(call, *_copied(call.args, call.kwargs, _to_host))
+    return CallSnapshot(call, *_copied(call.args, call.kwargs, _to_host))
 
 
 def _copied(
@@ -139,7 +139,7 @@ def _copied(
     return tree_map(copied, args), tree_map(copied, kwargs)
 
 
-def compare(taken: Taken, result: Any) -> list[Row]:
+def compare(taken: CallSnapshot, result: Any) -> list[Row]:
     """Compare the results, then the arguments.
 
     Arguments that the operator writes on the CPU are compared with the CPU's; the others must be as
@@ -164,7 +164,7 @@ def compare(taken: Taken, result: Any) -> list[Row]:
 class _Run:
     """The call on the host, in its own types or in wider ones; computed at first use."""
 
-    def __init__(self, taken: Taken, types: dict[torch.dtype, torch.dtype]) -> None:
+    def __init__(self, taken: CallSnapshot, types: dict[torch.dtype, torch.dtype]) -> None:
         self._taken, self._types = taken, types
 
     @cached_property

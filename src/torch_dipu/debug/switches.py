@@ -95,7 +95,7 @@ def _around(operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         dump = _dump_of(call, number, _now.calls) if level else None
         if dump is not None:
             report.dump_before(dump, level)
-        taken = op_compare.take(call) if _wanted(operator, number) else None
+        taken = op_compare.snapshot(call) if _wanted(operator, number) else None
         result = call.overload(*args, **kwargs)
         if dump is not None:
             report.dump_after(dump, result, level)
@@ -121,7 +121,7 @@ def _wanted(operator: str, number: bool) -> bool:
     return mode == op_patterns.ALWAYS or (mode == op_patterns.WITH_NUMBER and number)
 
 
-def _judge(taken: op_compare.Taken, result: Any, operator: str) -> None:
+def _judge(taken: op_compare.CallSnapshot, result: Any, operator: str) -> None:
     try:
         rows = op_compare.compare(taken, result)
     except Exception as error:  # a tool must not end the program that it observes
