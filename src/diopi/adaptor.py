@@ -66,7 +66,7 @@ def adapt(op: Op, kernel: Kernel, config: Config) -> Kernel:
     A kernel with an attribute `into(results, *args, **kwargs)` writes to results of the caller.
     """
     places = [
-        _Place(index, a.name, a.kwarg_only, a.written, rule)
+        _TensorRule(index, a.name, a.kwarg_only, a.written, rule)
         for index, a in enumerate(op.arguments)
         if a.type.startswith("Tensor") and _matters(rule := config.rule(op.name, a.name))
     ]
@@ -77,7 +77,7 @@ def adapt(op: Op, kernel: Kernel, config: Config) -> Kernel:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _TensorRule:
     """One tensor argument with a rule."""
 
     index: int
@@ -96,7 +96,7 @@ def _lays_out(rule: Rule) -> bool:
 
 
 def _closure(
-    op: Op, kernel: Kernel, places: tuple[_Place, ...], results: tuple[Rule, ...]
+    op: Op, kernel: Kernel, places: tuple[_TensorRule, ...], results: tuple[Rule, ...]
 ) -> Kernel:
     into = getattr(kernel, "into", None)
     # a result of another type than these has the type that the kernel intends
@@ -155,7 +155,7 @@ def _forwarding(adapted: Any, into: Kernel) -> Kernel:
     return forward
 
 
-def _converted(value: Any, op: Op, place: _Place, changed: list[tuple[Tensor, Tensor]]) -> Any:
+def _converted(value: Any, op: Op, place: _TensorRule, changed: list[tuple[Tensor, Tensor]]) -> Any:
     """Return the kernel's argument; record each tensor that is replaced."""
     if isinstance(value, Tensor):
         other = _cast(value, op, place)
@@ -168,7 +168,7 @@ def _converted(value: Any, op: Op, place: _Place, changed: list[tuple[Tensor, Te
     return value
 
 
-def _cast(tensor: Tensor, op: Op, place: _Place) -> Tensor:
+def _cast(tensor: Tensor, op: Op, place: _TensorRule) -> Tensor:
     target = (place.rule.casts or {}).get(tensor.dtype)
     if target is None or target == tensor.dtype:
         return tensor
@@ -189,7 +189,7 @@ def _floats(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
-def _check_range(tensor: Tensor, target: torch.dtype, op: Op, place: _Place) -> None:
+def _check_range(tensor: Tensor, target: torch.dtype, op: Op, place: _TensorRule) -> None:
     if tensor.numel() == 0:
         return
     limits = torch.iinfo(target)
@@ -207,14 +207,14 @@ def _check_range(tensor: Tensor, target: torch.dtype, op: Op, place: _Place) -> 
 def laid_out(tensor: Tensor, layouts: Sequence[Layout] | None) -> Tensor:
     """Return the tensor in one of the layouts; layouts for another rank do not apply."""
     fitting = [layout for layout in layouts or () if layout.rank in (None, tensor.dim())]
-    if not fitting or any(_lies(tensor, layout.format) for layout in fitting):
+    if not fitting or any(_has_layout(tensor, layout.format) for layout in fitting):
         return tensor
     wanted = fitting[0].format
     assert wanted is not None  # a layout without a format fits every tensor
     return tensor.contiguous(memory_format=wanted)
 
 
-def _lies(tensor: Tensor, wanted: torch.memory_format | None) -> bool:
+def _has_layout(tensor: Tensor, wanted: torch.memory_format | None) -> bool:
     return wanted is None or tensor.is_contiguous(memory_format=wanted)
 
 
@@ -239,7 +239,7 @@ def _into(
             original.copy_(copy)
         return found
     device = _device(given)
-    mine = [_room(kind, rule, device) for kind, rule in zip(expected, rules, strict=True)]
+    mine = [_result_buffer(kind, rule, device) for kind, rule in zip(expected, rules, strict=True)]
     into(mine, *taken[0], **taken[1])
     for original, copy in written:
         original.copy_(copy)
@@ -247,7 +247,7 @@ def _into(
     return found[0] if len(found) == 1 else tuple(found)
 
 
-def _room(kind: Any, rule: Rule, device: torch.device) -> Any:
+def _result_buffer(kind: Any, rule: Rule, device: torch.device) -> Any:
     observer = observing.current()
     return _mapped(kind, lambda one: observer.result(_reduced(one, rule), device))
 

@@ -60,8 +60,8 @@ def load(path: Path, vendor: str = "") -> Library:
     library = _open(path)
     _handshake(library, path)
     found = [f for f in functions() if hasattr(library, f.name)]
-    unknown = symbols.strangers(path, [f.name for f in functions()])
-    others = f" It exports {symbols.told(unknown)}." if unknown else ""
+    unknown = symbols.unknown_functions(path, [f.name for f in functions()])
+    others = f" It exports {symbols.format_unknown(unknown)}." if unknown else ""
     if not found:
         raise LibraryError(
             f"{path.name} has none of the {len(functions())} functions of diopi.h.{others}",
@@ -69,7 +69,7 @@ def load(path: Path, vendor: str = "") -> Library:
             "that is hidden its DIOPI_API.",
         )
     if unknown:
-        message = f"{path.name} exports what is no function of diopi.h: {symbols.told(unknown)}."
+        message = f"{path.name} exports what is no function of diopi.h: {symbols.format_unknown(unknown)}."
         warnings.warn(message, stacklevel=2)
     name = vendor or _text(library, "diopiGetVendorName") or path.stem
     by_op: dict[str, list[Bound]] = {}

@@ -263,7 +263,7 @@ class OnKernels(TorchDispatchMode):
         if owner is not None and owner.op in self._kernels and owner.op != self._op:
             taken, named = owner.bind(args, kwargs)
             result = self._kernels[owner.op](*taken, **named)
-            return _given_back(owner.form, func, args, kwargs, result)
+            return _in_form(owner.form, func, args, kwargs, result)
         if is_free(func):
             return func(*args, **kwargs)
         decompose = None if func in self._open else step(func)
@@ -283,7 +283,7 @@ class OnKernels(TorchDispatchMode):
         )
 
 
-def _given_back(
+def _in_form(
     form: str, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
 ) -> Any:
     """Return a functional result in the requested form."""

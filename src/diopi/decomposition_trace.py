@@ -82,7 +82,7 @@ def trace(most: int = 5, more: Mapping[str, dict[str, Any]] = MappingProxyType({
             tried.append(_run(op, _ordered(op, more[op.name]), found))
         if not any(tried):
             hits = 0
-            for sample in islice(_made_up(op), 200):
+            for sample in islice(_invented(op), 200):
                 hits += _run(op, sample, found)
                 if hits == most:
                     break
@@ -155,7 +155,7 @@ def _gradients(entry: Any, most: int, found: Steps) -> None:
             found.setdefault(name, set()).update(calls)
 
 
-def _made_up(op: Op) -> Iterator[Sample]:
+def _invented(op: Op) -> Iterator[Sample]:
     """Invent arguments by their types: one shape for all tensors, one list for all lists."""
     for shape, numbers, whole in product(SHAPES, LISTS, (False, True)):
         given = [a for a in op.arguments if a.required or (a.optional and a.type == "Tensor")]

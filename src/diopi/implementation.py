@@ -157,7 +157,7 @@ def _differences(wanted: inspect.Signature, found: inspect.Signature) -> list[st
             wrong.append(f"{mine.name!r} is given by position, the kernel takes it otherwise")
         elif _default(mine) != _default(other):
             wrong.append(
-                f"{mine.name!r} has {_says(mine)}; the kernel's has {_says(other)}",
+                f"{mine.name!r} has {_default_text(mine)}; the kernel's has {_default_text(other)}",
             )
     wrong += [f"{extra.name!r} is an extra argument" for extra in theirs[len(ours) :]]
     wrong += [f"{lack.name!r} is missing" for lack in ours[len(theirs) :]]
@@ -169,7 +169,7 @@ def _default(parameter: inspect.Parameter) -> Any:
     return tuple(value) if isinstance(value, (list, tuple)) else value
 
 
-def _says(parameter: inspect.Parameter) -> str:
+def _default_text(parameter: inspect.Parameter) -> str:
     if parameter.default is inspect.Parameter.empty:
         return "no default"
     return f"the default {parameter.default!r}"

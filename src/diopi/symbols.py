@@ -20,7 +20,7 @@ FUNCTION = 2  # the type of a symbol
 HEADER, SECTION, SYMBOL = "16xHHIQQQIHHHHHH", "IIQQQQIIQQ", "IBBHQQ"
 
 
-def strangers(path: Path, known: Collection[str]) -> dict[str, str]:
+def unknown_functions(path: Path, known: Collection[str]) -> dict[str, str]:
     """Return exported functions that resemble the interface's but are unknown, with the nearest
     name.
     """
@@ -35,7 +35,7 @@ def strangers(path: Path, known: Collection[str]) -> dict[str, str]:
     return found
 
 
-def told(unknown: dict[str, str]) -> str:
+def format_unknown(unknown: dict[str, str]) -> str:
     """Format unknown names for a message, with the nearest names."""
     rows = [f"{n} (did you mean {near}?)" if near else n for n, near in unknown.items()]
     rest = f" and {len(rows) - MOST} more" if len(rows) > MOST else ""

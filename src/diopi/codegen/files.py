@@ -26,10 +26,10 @@ def stale() -> list[Path]:
     """Return the files that differ from the registry, and those that it does not generate."""
     texts = wanted()
     differing = [path for path, text in texts.items() if _text(path) != text]
-    return differing + [path for path in PAGES.glob("*.md") if _is_left_over(path, texts)]
+    return differing + [path for path in PAGES.glob("*.md") if _is_obsolete_page(path, texts)]
 
 
-def _is_left_over(path: Path, texts: dict[Path, str]) -> bool:
+def _is_obsolete_page(path: Path, texts: dict[Path, str]) -> bool:
     """Whether a generated page belongs to no family; hand-written pages in the folder
     are ignored.
     """

@@ -187,7 +187,7 @@ def generate(request: Request, folder: Path, out: Console) -> int:
     ):
         count = len(writer.done)
         for made in pool.run(groups, _by_group(writer.done)):
-            if isinstance(made, store.Made):
+            if isinstance(made, store.Baseline):
                 writer.add(made)
                 count += 1
                 tell(Result(made.case, "passed"))

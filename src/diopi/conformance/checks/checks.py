@@ -166,7 +166,7 @@ def backward(trial: Trial) -> Findings:
     if len(trial.found.roots) != len(wanted.seeds):
         return [Finding("backward", f"{len(trial.found.roots)} results have a gradient, not "
                         f"{len(wanted.seeds)}")]  # fmt: skip
-    if not _chose_alike(trial):
+    if not _same_choices(trial):
         return None
     try:
         with trial.subject.active():
@@ -189,7 +189,7 @@ def _cpu_refuses(trial: Trial) -> bool:
     return False
 
 
-def _chose_alike(trial: Trial) -> bool:
+def _same_choices(trial: Trial) -> bool:
     """Whether indices among the results equal the CPU's.
 
     Among ties another choice is as good, and the gradients go to other elements.
@@ -237,7 +237,7 @@ def leak(trial: Trial) -> Findings:
         return None
 
     # torch's gradients of pools write at the given indices, invalid ones outside of their memory
-    graded = not _cpu_refuses(trial) and _chose_alike(trial)
+    graded = not _cpu_refuses(trial) and _same_choices(trial)
 
     def once() -> None:
         found = trial.again()

@@ -64,7 +64,7 @@ class Expected:
         return run(self._callee, self._sample)
 
     @cached_property
-    def _settled(self) -> Run:
+    def _contiguous_run(self) -> Run:
         """The CPU's run with contiguous arguments, which no layout can affect."""
         return run(self._callee, self._sample, dense=True) if self._dense else self.plain
 
@@ -75,11 +75,11 @@ class Expected:
     @cached_property
     def _wide(self) -> Run:
         if self._by_type:
-            return self._settled
+            return self._contiguous_run
         try:
             return run(self._callee, self._sample, wide=True, dense=self._dense)
         except (RuntimeError, TypeError, ValueError, NotImplementedError):
-            return self._settled  # not for these types: the CPU's own result then
+            return self._contiguous_run  # not for these types: the CPU's own result then
 
     @cached_property
     def results(self) -> list[Tensor]:
@@ -105,7 +105,7 @@ class Expected:
     @cached_property
     def plain_results(self) -> list[Tensor]:
         """The results of the CPU's run."""
-        return [host(t) for t in self._settled.tensors]
+        return [host(t) for t in self._contiguous_run.tensors]
 
     @cached_property
     def sigma(self) -> Values | None:
@@ -133,7 +133,7 @@ class Expected:
 
     @cached_property
     def plain_gradients(self) -> Values:
-        return [None if g is None else host(g) for g in self._settled.gradients(self.seeds)]
+        return [None if g is None else host(g) for g in self._contiguous_run.gradients(self.seeds)]
 
     @cached_property
     def gradient_sigma(self) -> Values | None:

@@ -85,7 +85,7 @@ class Pool:
                 if isinstance(said, Lost):
                     yield from self._lost(worker, said)
                 else:
-                    yield from self._heard(worker, *said)
+                    yield from self._handle(worker, *said)
 
     def _hand_out(self) -> None:
         idle = [worker for worker in self._workers if not worker.busy]
@@ -105,7 +105,7 @@ class Pool:
         samples = not worker.ready or not worker.case  # creating the samples of the group
         return max(START_SECONDS, self._limit) if samples else self._limit
 
-    def _heard(self, worker: _Worker, kind: str, what: Any) -> Iterator[Any]:
+    def _handle(self, worker: _Worker, kind: str, what: Any) -> Iterator[Any]:
         worker.begin()
         if kind == READY:
             worker.ready = True

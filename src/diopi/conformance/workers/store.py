@@ -55,7 +55,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Made:
+class Baseline:
     """The baseline of one case, before it is stored."""
 
     case: str
@@ -77,26 +77,28 @@ def checksum(sample: Sample) -> str:
     return digest.hexdigest()[:32]
 
 
-def make(case: Case, callee: Callee, sample: Sample) -> Made:
+def make(case: Case, callee: Callee, sample: Sample) -> Baseline:
     """Compute the baseline of a case; raises what the CPU raises."""
     expected = Expected(callee, sample)
     plain = expected.plain
     places, types = _places(case, plain), [t.dtype for t in plain.tensors]
     parts: dict[str, list[Tensor | None]] = {}
     if any(dtype in STORED for dtype in types):
-        parts["results"] = _kept(list(expected.results), types, places)
-        parts["sigma"] = _kept(expected.sigma or [], types, places, True)
+        parts["results"] = _stored_form(list(expected.results), types, places)
+        parts["sigma"] = _stored_form(expected.sigma or [], types, places, True)
     types = [leaf.dtype for leaf in plain.leaves]
     if plain.roots and any(dtype in STORED for dtype in types):
         try:
-            parts["gradients"] = _kept(expected.gradients, types, places)
-            parts["gradient_sigma"] = _kept(expected.gradient_sigma or [], types, places, True)
+            parts["gradients"] = _stored_form(expected.gradients, types, places)
+            parts["gradient_sigma"] = _stored_form(
+                expected.gradient_sigma or [], types, places, True
+            )
         except Exception:  # limits of the CPU: without gradients then
             parts.pop("gradients", None)
-    return Made(case.id, checksum(sample), parts)
+    return Baseline(case.id, checksum(sample), parts)
 
 
-def _kept(
+def _stored_form(
     values: Values, types: list[torch.dtype], places: _Places, coarse: bool = False
 ) -> list[Tensor | None]:
     """Return the stored form of some values; an envelope is stored in low precision."""
@@ -169,7 +171,7 @@ class Writer:
     def __exit__(self, *_: object) -> None:
         self._flush()
 
-    def add(self, made: Made) -> None:
+    def add(self, made: Baseline) -> None:
         names = {
             part: tuple("" if t is None else self._keep(t) for t in tensors)
             for part, tensors in made.parts.items()
