@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))  # the checks are those of the tests
 
 from deeplink.errors import DeeplinkError  # noqa: E402
 from dicp.conformance import model_check  # noqa: E402
-from dicp.conformance.model_check import DTYPES, WORKS, Found  # noqa: E402
+from dicp.conformance.model_check import DTYPES, WORKS, ModelResult  # noqa: E402
 from dicp.conformance.models import MODELS, PLAIN  # noqa: E402
 from dicp.torch_internals import torch_version  # noqa: E402
 from tests.dicp import model_table  # noqa: E402
@@ -28,13 +28,13 @@ NAMES = [*MODELS, *PLAIN]
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
-def page(rows: list[Found], before: str) -> str:
+def page(rows: list[ModelResult], before: str) -> str:
     """Return the page with a new table; the text around it is unchanged."""
     head, rest = before.split(START)
     return head + START + table(rows) + END + rest.split(END)[1]
 
 
-def table(rows: list[Found]) -> str:
+def table(rows: list[ModelResult]) -> str:
     """Return a line for each model on each backend, and the runs that it is from."""
     lines = ["| model | backend | fixed sizes | sizes that change | training |\n", "|---|---" * 2]
     lines[-1] += "|---|\n"
@@ -49,7 +49,7 @@ def table(rows: list[Found]) -> str:
     return "".join([*lines, "\nRuns: ", "; ".join(runs), ".\n", "\n" * bool(wrong), *wrong])
 
 
-def _cell(rows: list[Found]) -> str:
+def _cell(rows: list[ModelResult]) -> str:
     """Return the results of one kind of work, in each type."""
     return ", ".join(
         f"{SHORT[dtype]} {row.status}" + (f" ({row.compiled})" if row.status != "eager" else "")
@@ -73,20 +73,20 @@ def measure(words: list[str]) -> None:
                     model_table.FILE.write_text(model_table.written(ordered), "utf-8")
 
 
-def _checked(name: str, backend: str, dtype: str, work: str) -> Found:
+def _checked(name: str, backend: str, dtype: str, work: str) -> ModelResult:
     run = f"{time.strftime('%Y-%m-%d')}, torch {torch_version()}"
     try:
         return model_check.check(name, BACKENDS[backend], dtype, work, run)
     except (DeeplinkError, RuntimeError, TypeError) as error:
         text = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-        return Found(name, backend, dtype, work, "wrong", text=text, run=run)
+        return ModelResult(name, backend, dtype, work, "wrong", text=text, run=run)
 
 
 def _named(words: list[str], known: list[str]) -> list[str]:
     return [name for name in known if name in words] or known
 
 
-def key(row: Found) -> tuple[str, ...]:
+def key(row: ModelResult) -> tuple[str, ...]:
     return row.model, row.backend, row.dtype, row.work
 
 

@@ -151,7 +151,7 @@ def installed(named: str = "") -> list[tuple[str, str]]:
     for point in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda p: p.name):
         if named and point.name != named:
             continue
-        if not named and not _ours(point.dist):
+        if not named and not _requires_deeplink(point.dist):
             owner = point.dist.name if point.dist is not None else "an unknown distribution"
             rows.append((point.name, f"not loaded: {owner} does not require deeplink"))
             continue
@@ -167,7 +167,7 @@ def installed(named: str = "") -> list[tuple[str, str]]:
     return rows
 
 
-def _ours(distribution: importlib.metadata.Distribution | None) -> bool:
+def _requires_deeplink(distribution: importlib.metadata.Distribution | None) -> bool:
     """Whether a distribution is deeplink, or requires it."""
     if distribution is None:
         return False

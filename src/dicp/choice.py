@@ -44,12 +44,12 @@ def dicp(
         try:
             made = compile_fx(gm, example_inputs, backend, options=options, mode=mode)
         except MissingCompilerError as error:
-            report.say_once(f"dicp: without {backend.label}; {str(error).splitlines()[0]}")
+            report.warn_once(f"dicp: without {backend.label}; {str(error).splitlines()[0]}")
         else:
-            report.say_once(f"dicp: using {backend.label} ({why})")
+            report.warn_once(f"dicp: using {backend.label} ({why})")
             return made
         why = "the next available backend"
-    report.say_once(f"dicp: using eager ({why})")
+    report.warn_once(f"dicp: using eager ({why})")
     return gm.forward
 
 
@@ -71,7 +71,7 @@ def _best(
     options: Mapping[str, Any],
 ) -> Callable[..., Any]:
     """Run the graph of each backend alternately, until one of them has won."""
-    report.say_once(
+    report.warn_once(
         f"dicp: {', '.join(b.label for b in backends)}; the first calls show the fastest"
     )
     candidates = {}
@@ -81,7 +81,7 @@ def _best(
             given = {**options, "measure": False}
             candidates[backend.label] = compile_fx(own, example_inputs, backend, options=given)
         except (CompileError, MissingCompilerError) as error:
-            report.say_once(f"dicp: without {backend.label}; {str(error).splitlines()[0]}")
+            report.warn_once(f"dicp: without {backend.label}; {str(error).splitlines()[0]}")
     if not candidates:
         return gm.forward
     return measured(candidates, gm.forward, report.begin("dicp", "inference"))

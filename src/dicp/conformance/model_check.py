@@ -22,7 +22,7 @@ OPTIONS: dict[str, Any] = {"measure": False, "cache": False}
 
 
 @dataclass(frozen=True)
-class Found:
+class ModelResult:
     """The result of a model: right, wrong (with the error) or eager, and the compiled share."""
 
     model: str
@@ -38,7 +38,7 @@ class Found:
 
 def check(
     name: str, backend: GraphCompiler, dtype: str, work: str, run: str = "", device: str = "cpu"
-) -> Found:
+) -> ModelResult:
     """Compile a model and judge its results; changing sizes must need one compile only."""
     torch.manual_seed(0)
     torch.compiler.reset()
@@ -50,7 +50,7 @@ def check(
     taken, nodes = sum(0 if r.stays_eager else r.taken for r in made), sum(r.nodes for r in made)
     status = "wrong" if text else "right" if taken else "eager"
     graphs, compiled = str(len(made)), f"{taken} of {nodes}"
-    return Found(name, backend.name, dtype, work, status, graphs, compiled, text, run)
+    return ModelResult(name, backend.name, dtype, work, status, graphs, compiled, text, run)
 
 
 @torch.no_grad()

@@ -60,12 +60,14 @@ def calls(overload: Any, dtype: str = "float32") -> tuple[Call, ...]:
     """Return a few calls of an overload that differ in shapes and arguments, the largest first."""
     if "bitwise" in str(overload) and getattr(torch, dtype).is_floating_point:
         return (*calls(overload, "int64")[:2], *calls(overload, "bool")[:2])
-    found = {call.key: call for call in [*_by_hand(overload, dtype), *_heard(overload, dtype)]}
+    found = {
+        call.key: call for call in [*_by_hand(overload, dtype), *_recorded_calls(overload, dtype)]
+    }
     ranked = sorted(found.values(), key=lambda call: -sum(t.numel() for t in call.sample.tensors))
     return tuple(ranked[:KEPT])
 
 
-def _heard(overload: Any, dtype: str) -> Iterable[Call]:
+def _recorded_calls(overload: Any, dtype: str) -> Iterable[Call]:
     name = overload._overloadname
     tensor = name.replace("Scalar", "Tensor") if name.startswith("Scalar") else ""
     packet = getattr(aten, overload._schema.name.removeprefix("aten::"))

@@ -147,8 +147,8 @@ def boxed(program: Program) -> Callable[[list[Any]], list[Any]]:
 
     def call(args: list[Any]) -> list[Any]:
         nonlocal current
-        if current.restless:  # hot path: an empty set
-            current = current.thawed()
+        if current.unstable_weights:  # hot path: an empty set
+            current = current.with_weights_as_inputs()
         return current(args)
 
     call._boxed_call = True  # type: ignore[attr-defined]

@@ -56,7 +56,7 @@ def _compiled(
         return backend.whole(gm, example_inputs, chosen)  # type: ignore[no-any-return]
     backend.version()  # raises for a missing compiler before any work is done
     if wants_gradients(example_inputs) and not backend.training:
-        report.say_once(
+        report.warn_once(
             f"{backend.label} compiles inference only, and this graph needs gradients: running "
             "eagerly. Call the model under torch.no_grad() for inference."
         )
@@ -72,7 +72,7 @@ def _compiled(
     traced = None if changing else key  # recompiled without dynamo, sizes would be fixed
     if record_trace := precompile.keep(gm, backend, chosen, weights, traced, restore):
         compiled = precompile.saving(compiled, record_trace)
-    return _settled(compiled, gm.forward, backend, chosen, record)
+    return _measured_graph(compiled, gm.forward, backend, chosen, record)
 
 
 def _untraceable(
@@ -88,7 +88,7 @@ def _untraceable(
     training = wants_gradients(example_inputs)
     record = report.RECORDS[-1]
     record.decide(f"eager: torch cannot trace {error}", stays_eager=True)
-    report.say_once(
+    report.warn_once(
         f"{backend.label}: a graph of {record.nodes} operators stays eager; torch cannot trace "
         f"{error}{' in its forward or backward' if training else ''}"
     )
@@ -104,7 +104,7 @@ def _untraceable(
     return run
 
 
-def restore(kept: precompile.Kept) -> Callable[..., Any]:
+def restore(kept: precompile.StoredTrace) -> Callable[..., Any]:
     """Return the callable of a graph in a later process, built by its first call with
     the weights.
     """
@@ -119,7 +119,7 @@ def restore(kept: precompile.Kept) -> Callable[..., Any]:
     return call
 
 
-def _compiled_again(kept: precompile.Kept, args: Sequence[Any]) -> Callable[..., Any]:
+def _compiled_again(kept: precompile.StoredTrace, args: Sequence[Any]) -> Callable[..., Any]:
     """Return the callable for a graph that an earlier process traced and compiled, at its first
     call.
     """
@@ -130,10 +130,10 @@ def _compiled_again(kept: precompile.Kept, args: Sequence[Any]) -> Callable[...,
     compiled = _from_disk(key, backend, weights, record)
     if compiled is None:
         compiled = _compile(kept.module(), args, backend, kept.options, weights, record, key)
-    return _settled(compiled, _later(kept.module), backend, kept.options, record)
+    return _measured_graph(compiled, _on_first_call(kept.module), backend, kept.options, record)
 
 
-def _later(make: Callable[[], fx.GraphModule]) -> Callable[..., Any]:
+def _on_first_call(make: Callable[[], fx.GraphModule]) -> Callable[..., Any]:
     """Return a callable whose graph is built at its first call."""
     made: list[fx.GraphModule] = []
 
@@ -145,7 +145,7 @@ def _later(make: Callable[[], fx.GraphModule]) -> Callable[..., Any]:
     return run
 
 
-def _settled(
+def _measured_graph(
     compiled: Callable[..., Any],
     eager: Callable[..., Any],
     backend: GraphCompiler,

@@ -71,7 +71,7 @@ def open_blob(
     executable = backend.load(blob, loading)
     if not elsewhere:
         return executable
-    report.say_once(
+    report.warn_once(
         f"{backend.label} computes on {'/'.join(backend.devices)}: each call copies tensors from "
         f"{'/'.join(elsewhere)} to the host and the results back"
     )
@@ -93,7 +93,7 @@ class _Maker:
             raise
         # a vendor's compiler may raise anything; the error gets its source line
         except Exception as error:
-            raise self._placed(error, shape.name, gm, own) from error
+            raise self._located_error(error, shape.name, gm, own) from error
 
     def _blob(self, gm: fx.GraphModule, own: Constants) -> bytes:
         if gm in self._blobs:
@@ -121,7 +121,7 @@ class _Maker:
         found = ((node, reason(node, self.backend)) for node in calls)
         return next((f"{describe(node)}: {why}" for node, why in found if why), "")
 
-    def _placed(
+    def _located_error(
         self, error: Exception, name: str, gm: fx.GraphModule, own: Constants
     ) -> CompileError:
         """Add to an error the single operator that causes it, if there is one."""

@@ -75,7 +75,7 @@ def count(record: Record, whole: Split) -> None:
 _said: set[str] = set()
 
 
-def say_once(text: str) -> None:
+def warn_once(text: str) -> None:
     """Log a warning that is not repeated in this process."""
     if text not in _said:
         _said.add(text)
@@ -86,7 +86,7 @@ def warn_if_eager(record: Record) -> None:
     """Log once per backend and reason that no operator of a graph was compiled."""
     gaps = [row for row in record.eager if row["reason"] != NO_WORK]
     if gaps and not record.taken:
-        say_once(
+        warn_once(
             f"{record.backend} compiled 0 of {record.nodes} operators of a graph, which runs "
             f"eagerly; {gaps[0]['op']}: {gaps[0]['reason']}. Hint: `deeplink compile-report` lists "
             "every operator and its reason."

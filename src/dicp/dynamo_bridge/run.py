@@ -18,7 +18,7 @@ from dicp.dynamo_bridge.passes.freeze import Frozen
 from dicp.dynamo_bridge.report import Record
 
 Constants = Mapping[str, Tensor]
-RESTLESS = 3  # changes after which a weight is no longer a constant
+MAX_CHANGES = 3  # changes after which a weight is no longer a constant
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Program:
     record: Record | None = None
     rebuild: Callable[[Mapping[int, Tensor]], Program] | None = None  # with these inputs frozen
     check: Callable[[list[Any], Sequence[Any]], None] | None = None  # verify mode
-    restless: set[int] = field(default_factory=set)  # frozen inputs that change repeatedly
+    unstable_weights: set[int] = field(default_factory=set)  # frozen inputs that change repeatedly
     straight: list[str] | None = None  # the inputs of the partition that covers the whole graph
     _changes: Counter[int] = field(default_factory=Counter)
     _direct: bool = field(init=False)
@@ -110,14 +110,16 @@ class Program:
             self._fill(constants)
         self._changes.update(changed)
         if self.rebuild is not None:
-            self.restless = {i for i, times in self._changes.items() if times >= RESTLESS}
+            self.unstable_weights = {
+                i for i, times in self._changes.items() if times >= MAX_CHANGES
+            }
         if self.record is not None:
             self.record.refreshed += 1
 
-    def thawed(self) -> Program:
+    def with_weights_as_inputs(self) -> Program:
         """Rebuild the program with repeatedly changed constants as inputs."""
         assert self.rebuild is not None
-        rest = {i: t for i, t in self.frozen.tensors.items() if i not in self.restless}
+        rest = {i: t for i, t in self.frozen.tensors.items() if i not in self.unstable_weights}
         return self.rebuild(rest)
 
     def __call__(self, args: list[Any]) -> list[Any]:

@@ -50,11 +50,11 @@ from dicp.torch_internals.recordings import (
     static_input,
 )
 from dicp.torch_internals.traces import (
-    asked_for,
     compiled_globals,
     guards_of_trace,
     precompiled_name,
     record_precompiled,
+    requested_options,
     save_precompiled,
 )
 
@@ -66,7 +66,6 @@ __all__ = [
     "Watch",
     "aligning",
     "aot",
-    "asked_for",
     "at_hints",
     "check_cpp",
     "compiled_call",
@@ -93,6 +92,7 @@ __all__ = [
     "raw_stream",
     "record_precompiled",
     "recording",
+    "requested_options",
     "same_places",
     "save_precompiled",
     "saves_by_hooks",

@@ -76,7 +76,7 @@ def compiled_globals() -> dict[str, Any] | None:
     return None if frame is None else frame.f_globals
 
 
-def asked_for() -> str | None:
+def requested_options() -> str | None:
     """Return the backend and options of torch.compile: in a backend's call, and where torch.compile
     reads an entry; None elsewhere.
     """

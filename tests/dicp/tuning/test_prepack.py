@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 from torch._functorch._aot_autograd.autograd_cache import check_cacheable
 
 from dicp import torch_internals
-from dicp.dynamo_bridge.run import RESTLESS
+from dicp.dynamo_bridge.run import MAX_CHANGES
 from dicp.dynamo_bridge.tuning import prepack
 from dicp.dynamo_bridge.tuning.prepack import FEW, MANY, Packed, Packing
 from dlinfer import kernels
@@ -67,10 +67,10 @@ def test_a_changed_weight_is_taken_and_a_restless_one_leaves_the_graph_eager(run
     model, compiled, _, ran = runs
     x = torch.randn(3, 4)
     with torch.no_grad():
-        for _ in range(RESTLESS + 2):
+        for _ in range(MAX_CHANGES + 2):
             torch.testing.assert_close(compiled(x), model(x))
             model.up.weight.mul_(2)
-    assert ran == ["packed"] * (RESTLESS + 1) + ["eager"]
+    assert ran == ["packed"] * (MAX_CHANGES + 1) + ["eager"]
 
 
 FEW_ROWS = torch.ops.dicp.few_rows.default

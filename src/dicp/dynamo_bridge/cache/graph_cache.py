@@ -106,7 +106,7 @@ def key(
     for node in gm.graph.nodes:
         target = _target(node)
         value = node.meta.get("example_value") if node.op == "placeholder" else None
-        if target is None or not _told_by(symbols, value):
+        if target is None or not _determined_by(symbols, value):
             return None
         args = map_aggregate(node.args, _written)
         row = (node.op, node.name, target, args, {k: str(v) for k, v in node.kwargs.items()})
@@ -119,7 +119,7 @@ def key(
     return digest.hexdigest()
 
 
-def _told_by(symbols: set[str], value: Any) -> bool:
+def _determined_by(symbols: set[str], value: Any) -> bool:
     """Whether all sizes of an input are numbers, or expressions of these symbols."""
     if isinstance(value, (torch.SymFloat, torch.SymBool)):
         return False

@@ -33,7 +33,7 @@ Run = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredLibrary:
     """A library, and the sources of its last inputs; None: torch's cache handles the graph."""
 
     library: torch_internals.Library | None
@@ -72,11 +72,11 @@ def watch(
     if key is None or disk_cache.find(key, backend, KIND) is not None:
         return None
     return torch_internals.Watch(
-        lambda graph: graph_cache.is_plain(gm, graph) and _gives_own(graph)
+        lambda graph: graph_cache.is_plain(gm, graph) and _returns_own_tensors(graph)
     )
 
 
-def _gives_own(graph: fx.GraphModule) -> bool:
+def _returns_own_tensors(graph: fx.GraphModule) -> bool:
     """Whether all results are tensors, and none shares memory with an input."""
     nodes: Any = graph.graph.output_node().args[0]
     given = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
@@ -100,7 +100,7 @@ def keep(
     guards = torch_internals.guards_on(changing)
     made = None if guards is None else made
     plain = Packs(packs.groups, packs.few, packs.kept)
-    blob = pickle.dumps(Kept(made, plain, guards or ""))
+    blob = pickle.dumps(StoredLibrary(made, plain, guards or ""))
     disk_cache.get(key, backend, lambda: blob, KIND)
 
 
@@ -111,7 +111,7 @@ def find(
     changing: Sequence[torch.SymInt],
 ) -> tuple[Callable[[list[Any]], list[Any]], Packs] | None:
     """Load the library of a key; `few` returns the op for few rows, called if it is needed."""
-    kept: Kept | None = None if key is None else disk_cache.load(key, backend, KIND)
+    kept: StoredLibrary | None = None if key is None else disk_cache.load(key, backend, KIND)
     if kept is None or kept.library is None or not torch_internals.holds(kept.guards, changing):
         return None
     if any(kept.packs.few) and few() is None:

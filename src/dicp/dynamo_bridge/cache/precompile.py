@@ -30,7 +30,7 @@ log = logging.getLogger("dicp")
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredTrace:
     """A graph of dynamo, and how it was compiled."""
 
     backend: str
@@ -56,18 +56,24 @@ def keep(
     options: Options,
     weights: Mapping[int, Tensor],
     key: str | None,
-    restore: Callable[[Kept], Callable[..., Any]],
+    restore: Callable[[StoredTrace], Callable[..., Any]],
 ) -> Callable[[], bool] | None:
     """Return a function that registers a compiled graph with torch and returns its success; None
     where torch does not request it. A later process calls `restore`.
     """
     name, asked = torch_internals.precompiled_name(gm), _asked()
     rows = None if name is None or key is None else graph_cache.rows_of(gm)
-    if name is None or key is None or asked is None or rows is None or not _found_by_name(backend):
+    if (
+        name is None
+        or key is None
+        or asked is None
+        or rows is None
+        or not _has_entry_point(backend)
+    ):
         return None
     attributes = {str(n.target): getattr(gm, str(n.target)) for n in _attributes(gm)}
     head = disk_cache.head(backend)
-    made = Kept(backend.name, options, key, head, tuple(weights), rows, attributes, asked)
+    made = StoredTrace(backend.name, options, key, head, tuple(weights), rows, attributes, asked)
     left_out = torch_internals.guards_of_trace()
 
     def record() -> bool:
@@ -87,7 +93,7 @@ def keep(
     return record
 
 
-def check(kept: Kept) -> None:
+def check(kept: StoredTrace) -> None:
     """Raise where a process cannot use a stored trace."""
     asked = _asked()
     if asked is not None and asked != kept.asked:
@@ -99,11 +105,11 @@ def check(kept: Kept) -> None:
 
 def _asked() -> str | None:
     """Return the arguments of torch.compile, and the settings that count."""
-    found = torch_internals.asked_for()
+    found = torch_internals.requested_options()
     return None if found is None else repr((found, resolve(), settings.DICP_PREFERENCE.get()))
 
 
-def is_current(kept: Kept, backend: GraphCompiler) -> bool:
+def is_current(kept: StoredTrace, backend: GraphCompiler) -> bool:
     """Whether the plan was created by the installed versions."""
     return kept.head == disk_cache.head(backend)
 
@@ -112,7 +118,7 @@ def _attributes(gm: fx.GraphModule) -> list[fx.Node]:
     return list(gm.graph.find_nodes(op="get_attr"))
 
 
-def _found_by_name(backend: GraphCompiler) -> bool:
+def _has_entry_point(backend: GraphCompiler) -> bool:
     try:
         return find(backend.name) is backend
     except DeeplinkError:

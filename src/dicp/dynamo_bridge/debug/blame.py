@@ -71,7 +71,7 @@ def _error(
     place: str,
     gm: fx.GraphModule,
     given: list[Any],
-    wrong: Sequence[verify.Wrong],
+    wrong: Sequence[verify.Mismatch],
     backend: str,
     frozen: Collection[str],
     again: Again,

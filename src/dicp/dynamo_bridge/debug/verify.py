@@ -18,7 +18,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
-class Wrong:
+class Mismatch:
     """One result that is not correct."""
 
     index: int
@@ -28,7 +28,7 @@ class Wrong:
         return f"result {self.index}: {self.verdict}"
 
 
-def check(gm: fx.GraphModule, args: Sequence[Any], results: Sequence[Any]) -> list[Wrong]:
+def check(gm: fx.GraphModule, args: Sequence[Any], results: Sequence[Any]) -> list[Mismatch]:
     """Return the results that differ from what a graph computes for these arguments."""
     host = [_host(value) for value in args]
     plain = _flat(gm.forward(*host))
@@ -53,7 +53,7 @@ def check(gm: fx.GraphModule, args: Sequence[Any], results: Sequence[Any]) -> li
             run_envelope=lambda i=i: sigma(i),  # type: ignore[misc]
         )
         if not verdict.passed:
-            wrong.append(Wrong(i, verdict))
+            wrong.append(Mismatch(i, verdict))
     return wrong
 
 
@@ -109,7 +109,7 @@ def watched(
     run: Callable[[list[Any]], Sequence[Any]],
     gm: fx.GraphModule,
     complete: Callable[[list[Any]], list[Any]],
-    found: Callable[[list[Any], list[Wrong]], None],
+    found: Callable[[list[Any], list[Mismatch]], None],
 ) -> Callable[[list[Any]], Sequence[Any]]:
     """Wrap `run`: check each result against the graph; `complete` adds the constants."""
 

@@ -41,7 +41,7 @@ def value_of(node: fx.Node) -> Any:
 def replace(old: fx.Node, new: fx.Node) -> None:
     """Replace a node by another, which must have equal shape and type."""
     was, is_now = old.meta["val"], new.meta["val"]
-    if isinstance(was, Tensor) and not _alike(was, is_now):
+    if isinstance(was, Tensor) and not _same_value(was, is_now):
         raise CompileError(
             f"a rewrite of {old.target} changed {_text(was)} to {_text(is_now)}.",
             'torch.compile(…, options={"rewrite": False}) goes without rewrites.',
@@ -50,7 +50,7 @@ def replace(old: fx.Node, new: fx.Node) -> None:
     old.graph.erase_node(old)
 
 
-def _alike(a: Tensor, b: Any) -> bool:
+def _same_value(a: Tensor, b: Any) -> bool:
     if not isinstance(b, Tensor) or a.dtype != b.dtype or a.dim() != b.dim():
         return False
     pairs = zip(a.shape, b.shape, strict=True)

@@ -38,7 +38,7 @@ def _merge_linears(gm: fx.GraphModule, constants: Collection[str]) -> None:
     groups: dict[Any, list[fx.Node]] = {}
     for node in gm.graph.find_nodes(op="call_function", target=dicp.linear.default):
         x, w, b = (*node.args, None)[:3]
-        if _known(w, constants) and b is None and len(node.args) < 4:
+        if _is_constant(w, constants) and b is None and len(node.args) < 4:
             groups.setdefault((x, w.meta["val"].dtype), []).append(node)
     for (x, _), nodes in groups.items():
         if len(nodes) > 1:
@@ -66,7 +66,7 @@ def _join_batch_norms(gm: fx.GraphModule, constants: Collection[str]) -> None:
         given = [v for v in (weight, bias, mean, var, w, b) if v is not None]
         if len(conv.users) > 1 or len(conv.args) > 7:
             continue
-        if not all(_known(v, constants) and v.meta["val"].dtype in WIDE for v in given):  # type: ignore[union-attr]
+        if not all(_is_constant(v, constants) and v.meta["val"].dtype in WIDE for v in given):  # type: ignore[union-attr]
             continue
         _join(node, conv, (weight, bias, mean, var, eps))
 
@@ -91,5 +91,5 @@ def _join(node: fx.Node, conv: fx.Node, norm: tuple[Any, ...]) -> None:
     infer.replace(node, joined)
 
 
-def _known(value: Any, constants: Collection[str]) -> bool:
+def _is_constant(value: Any, constants: Collection[str]) -> bool:
     return isinstance(value, fx.Node) and value.name in constants

@@ -39,7 +39,7 @@ def rewrite(gm: fx.GraphModule, backend: GraphCompiler) -> fx.GraphModule:
         if backend.wants(rule.fused):
             apply(gm, rule)
     if backend.wants("linear"):
-        _take_reshapes_in(gm)
+        _absorb_reshapes(gm)
     gm.graph.eliminate_dead_code()
     gm.recompile()
     return gm
@@ -87,7 +87,7 @@ X, W, B = Free("x"), Free("w", _rank(2)), Free("b", _rank(1))
 TURNED = call(aten.permute.default, W, [1, 0])
 
 
-def _take_reshapes_in(gm: fx.GraphModule) -> None:
+def _absorb_reshapes(gm: fx.GraphModule) -> None:
     """Replace reshape(linear(reshape(x))) by linear(x) where only leading dimensions
     were joined.
     """

@@ -146,14 +146,14 @@ class Choice:
             self._rounds += ROUNDS
             return
         if not common and not _steady(ratios[best]):
-            self._settle(Decision("eager", {}), best)
+            self._finish(Decision("eager", {}), best)
             return
         large = gains[best] >= SURE[1] and self._block == BLOCK
         sure = self._most > MOST or gains[best] <= SURE[0] or large
         winner = best if min(gains[best], self._before) >= self._gain else "eager"
         if self._block == LONG_BLOCK:
             self._before = gains[best]
-        self._settle(Decision(winner, self._spent(common), sure), best)
+        self._finish(Decision(winner, self._spent(common), sure), best)
 
     def _is_near(self, name: str, gain: float) -> bool:
         """Whether more rounds are needed to find the winner."""
@@ -179,7 +179,7 @@ class Choice:
         pairs = pairs or list(zip(_all(eager), _all(mine), strict=False))
         return [theirs / max(ours, 1e-9) for theirs, ours in pairs]
 
-    def _settle(self, decision: Decision, best: str) -> None:
+    def _finish(self, decision: Decision, best: str) -> None:
         winner = self._runs[decision.winner]
         if self._decided(decision) or decision.final:
             self.chosen = winner
@@ -218,7 +218,7 @@ class StepChoice(Choice):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.chosen is None and torch_internals.saves_by_hooks():
-            self._settle(Decision(self._order[0], {}), self._order[0])
+            self._finish(Decision(self._order[0], {}), self._order[0])
         if self.chosen is not None:
             return self.chosen(*args, **kwargs)
         if self._resting:
@@ -245,10 +245,10 @@ class StepChoice(Choice):
     def _is_near(self, name: str, gain: float) -> bool:
         return super()._is_near(name, gain) or (gain >= self._gain and self._varies(name))
 
-    def _settle(self, decision: Decision, best: str) -> None:
+    def _finish(self, decision: Decision, best: str) -> None:
         if decision.seconds and decision.winner != "eager" and self._varies(best):
             decision = Decision("eager", {})
-        super()._settle(decision, best)
+        super()._finish(decision, best)
 
     def _varies(self, name: str) -> bool:
         """Whether its steps vary too much, compared with eager's, for a winner."""
@@ -313,7 +313,7 @@ def _training_times(both: Sequence[Run], args: Sequence[Any]) -> list[float]:
         hooks = saved_tensors_hooks(_same, _same)
     with torch.random.fork_rng(devices=list(devices)), hooks:
         # in one place: a recording contains the addresses of buffers
-        rooms = [_room(x) for x in args]
+        rooms = [_buffer_of(x) for x in args]
         for _ in range(warm + ROUNDS):
             for which, run in enumerate(both):
                 given = [_leaf(x, room) for x, room in zip(args, rooms, strict=True)]
@@ -332,7 +332,7 @@ def _step(run: Run, args: Sequence[Any]) -> float:
     return _now(args) - start
 
 
-def _room(value: Any) -> Tensor | None:
+def _buffer_of(value: Any) -> Tensor | None:
     """Copy a tensor, because a graph may write its inputs; not weights, which are not written."""
     trained = isinstance(value, torch.nn.Parameter) and value.requires_grad
     return value.detach().clone() if isinstance(value, Tensor) and not trained else None

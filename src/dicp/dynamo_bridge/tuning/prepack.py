@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from dicp import torch_internals
 from dicp.dynamo_bridge.passes.freeze import Frozen, add_placeholder
-from dicp.dynamo_bridge.run import RESTLESS
+from dicp.dynamo_bridge.run import MAX_CHANGES
 from dicp.dynamo_bridge.tuning.autotune import seconds
 
 FEW = 32  # rows
@@ -53,10 +53,10 @@ class Packed:
         # hot path
         if self._frozen.changed(args):
             self._changes += 1
-            if self._changes <= RESTLESS:
+            if self._changes <= MAX_CHANGES:
                 self._frozen.take({i: args[i] for i in self._frozen.tensors})
                 self._made = self._packing.made(self._frozen.tensors)
-        if self._changes > RESTLESS:  # packed again and again, it would be slower
+        if self._changes > MAX_CHANGES:  # packed again and again, it would be slower
             return self._eager(*args)
         return self._run(*(args[i] for i in self._packing.kept), *self._made)
 
@@ -73,7 +73,7 @@ class Packs:
         """Return the packed weights."""
         with torch_internals.without_modes(), torch.no_grad():
             parts = [[weights[i] for i in group] for group in self.groups]
-            rooms = _rooms([sum(w.numel() for w in each) for each in parts])
+            rooms = _buffers([sum(w.numel() for w in each) for each in parts])
             return [_joined(*made) for made in zip(parts, rooms, self.few, strict=True)]
 
 
@@ -155,7 +155,7 @@ def _joined(weights: list[Tensor], room: Tensor, few: bool) -> Tensor:
     return made.t() if few else made
 
 
-def _rooms(sizes: list[int]) -> list[Tensor]:
+def _buffers(sizes: list[int]) -> list[Tensor]:
     """Allocate consecutive buffers of floats in large pages, so that prefetching at the end of one
     reads the start of the next.
     """
@@ -195,7 +195,7 @@ def _products(groups: list[list[fx.Node]], weights: Mapping[fx.Node, Any]) -> Pr
             size = sum(part.numel() for part in parts)
             rows, inner = _rows(group[0]), parts[0].shape[1]
             x = torch.linspace(-1, 1, rows * inner).view(rows, inner)
-            found.append((x, _joined(parts, _rooms([size])[0], few=True)))
+            found.append((x, _joined(parts, _buffers([size])[0], few=True)))
             if sum(4 * weight.numel() for _, weight in found) >= SAMPLE:
                 break
     return found
