@@ -74,7 +74,7 @@ _loading = threading.RLock()  # kernels are registered once, by the first thread
 
 def served(device: str) -> Served:
     """Return the kernels for a kind of device; the first call loads the vendor's module."""
-    return _served(device, _wanted())
+    return _served(device, _requested())
 
 
 def routes(device: str) -> dict[str, str]:
@@ -154,11 +154,11 @@ def _by_reference(
     op: FusedOp, vendor: str, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     if vendor != REFERENCE:
-        _tell(Fallback(op.name, vendor, reason))
+        _report(Fallback(op.name, vendor, reason))
     return op.meaning(*args, **kwargs)
 
 
-def _tell(row: Fallback) -> None:
+def _report(row: Fallback) -> None:
     if settings.DLINFER_STRICT.get():
         raise NoKernelError(
             f"vendor {row.vendor!r} does not run {row.op}: {row.reason}.",
@@ -169,13 +169,13 @@ def _tell(row: Fallback) -> None:
     _fallbacks[row] = _fallbacks.get(row, 0) + 1
 
 
-def _wanted() -> str:
+def _requested() -> str:
     return _forced or settings.DLINFER_VENDOR.get()
 
 
 def _follow() -> None:
     """Pass the selection to kernels on dispatch keys, which torch calls directly."""
-    wanted = _wanted()
+    wanted = _requested()
     for name, module in _native.items():
         module.bypass(bool(wanted) and wanted != name)
 

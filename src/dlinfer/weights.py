@@ -12,21 +12,21 @@ from torch import Tensor, nn
 from dlinfer import kernels
 
 
-def turned(device: torch.device | str) -> bool:
+def transposed(device: torch.device | str) -> bool:
     """Whether the kernels for a device require a weight [out, in] to be [in, out] in memory."""
     return kernels.served(torch.device(device).type).weights == "IO"
 
 
 def laid_out(weight: Tensor) -> Tensor:
     """Return the weight [out, in] in the layout of its device's kernels; itself, if it has it."""
-    if weight.dim() != 2 or not turned(weight.device) or weight.stride(0) == 1:
+    if weight.dim() != 2 or not transposed(weight.device) or weight.stride(0) == 1:
         return weight
     return weight.t().contiguous().t()
 
 
 def joined(weights: list[Tensor]) -> Tensor:
     """Concatenate weights along rows, in the layout of their device's kernels."""
-    if weights[0].dim() == 2 and turned(weights[0].device):
+    if weights[0].dim() == 2 and transposed(weights[0].device):
         return torch.cat([weight.t() for weight in weights], 1).t()
     return torch.cat(weights)
 

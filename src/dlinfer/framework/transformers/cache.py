@@ -21,7 +21,7 @@ _ROOM = "_dlinfer_room"
 
 
 @dataclass
-class Room:
+class Buffer:
     """Memory of one layer's keys or values; the first `used` places are in use."""
 
     memory: Tensor  # [batch, heads, places, size]
@@ -58,14 +58,14 @@ def _layer(cache: Any, index: int) -> Any:
     return layer if plain and not torch.compiler.is_compiling() else None
 
 
-def _extended(rooms: dict[str, Room], name: str, held: Tensor, new: Tensor) -> Tensor:
+def _extended(rooms: dict[str, Buffer], name: str, held: Tensor, new: Tensor) -> Tensor:
     length, more = held.shape[2], new.shape[2]
     room = rooms.get(name)
     if room is None or not room.takes(held, more):
         places = length + more + max(SPARE, length // 4)
         memory = held.new_empty((*held.shape[:2], places, held.shape[3]))
         memory.narrow(2, 0, length).copy_(held)
-        room = rooms[name] = Room(memory, length)
+        room = rooms[name] = Buffer(memory, length)
     room.memory.narrow(2, length, more).copy_(new)
     room.used = length + more
     return room.memory.narrow(2, 0, room.used)
