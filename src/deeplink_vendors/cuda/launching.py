@@ -42,7 +42,7 @@ class Launched:
             raise RuntimeError("a CUDA graph is being captured")
         self._rows, self._found = table.shape[0], found
         self._given = table.numel()
-        self._memory = _taken(8 * (self._given + self._rows * found))
+        self._memory = _buffer(8 * (self._given + self._rows * found))
         self._done = torch.Event(device)
         self._memory[: self._given].copy_(table.view(-1))
         address = self._memory.data_ptr()
@@ -63,7 +63,7 @@ class Launched:
                 _free.append(self._memory)
 
 
-def _taken(size: int) -> Tensor:
+def _buffer(size: int) -> Tensor:
     if size <= ROOM:
         try:
             return _free.pop()

@@ -26,12 +26,12 @@ def communicator(store: Store, rank: int, size: int, timeout: timedelta) -> Back
     """
     from torch.distributed import ProcessGroupGloo
 
-    if _can_meet(store, rank, size, timeout):
+    if _on_one_host(store, rank, size, timeout):
         return None
     return ProcessGroupGloo(store, rank, size, timeout)
 
 
-def _can_meet(store: Store, rank: int, size: int, timeout: timedelta) -> bool:
+def _on_one_host(store: Store, rank: int, size: int, timeout: timedelta) -> bool:
     """Whether all ranks are on one host and select the chip's communicator: rank 0
     decides for all.
     """

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
-from deeplink_vendors.cpu.onnx.nodes import Known, Node
+from deeplink_vendors.cpu.onnx.nodes import Node, TensorInfo
 from deeplink_vendors.cpu.onnx.types import ELEMENT, NUMPY, computed_in
 
 Size = int | str  # a known size, or the name of an integer
@@ -44,9 +44,9 @@ class OnnxEmitter:
 
     def __init__(self) -> None:
         self._nodes: list[Node] = []
-        self._weights: list[Known] = []
-        self._inputs: list[Known] = []
-        self._outputs: list[Known] = []
+        self._weights: list[TensorInfo] = []
+        self._inputs: list[TensorInfo] = []
+        self._outputs: list[TensorInfo] = []
         self._arrays: dict[str, np.ndarray[Any, Any]] = {}
         self._constants: dict[Any, str] = {}
         self._count = 0
@@ -57,12 +57,12 @@ class OnnxEmitter:
         val = node.meta["val"]
         tensor = isinstance(val, Tensor)
         value = Value(node.name, val, val.dtype if tensor else torch.int64)
-        self._inputs.append(self._known(node.name, value))
+        self._inputs.append(self._tensor_info(node.name, value))
         return value
 
     def constant(self, name: str, tensor: Tensor) -> Value:
         value = Value(name, tensor, tensor.dtype)
-        self._weights.append(self._known(name, value))
+        self._weights.append(self._tensor_info(name, value))
         return value
 
     def output(self, values: Sequence[Value], nodes: Sequence[fx.Node]) -> None:
@@ -74,7 +74,7 @@ class OnnxEmitter:
                 results[value.name] = name
             else:
                 self._nodes.append(Node("Identity", [value.name], (name,), "", {}))
-            self._outputs.append(self._known(name, value))
+            self._outputs.append(self._tensor_info(name, value))
         self._nodes = [node.renamed(results) for node in self._nodes]
 
     def finish(self) -> bytes:
@@ -82,8 +82,8 @@ class OnnxEmitter:
 
         return serialised(self._nodes, self._inputs, self._outputs, self._weights, self._arrays)
 
-    def _known(self, name: str, value: Value) -> Known:
-        return Known(name, value.dtype, [self._dimension(size) for size in value.shape])
+    def _tensor_info(self, name: str, value: Value) -> TensorInfo:
+        return TensorInfo(name, value.dtype, [self._dimension(size) for size in value.shape])
 
     def _dimension(self, size: int | torch.SymInt) -> int | str:
         if isinstance(size, int):
@@ -119,7 +119,7 @@ class OnnxEmitter:
         self._nodes.append(node)
         return node.outputs[0]
 
-    def take_back(self, kind: str, name: str) -> Node | None:
+    def remove(self, kind: str, name: str) -> Node | None:
         """Remove the operator with the result `name` and return it; None if it is of another kind,
         or
         its result has been read.

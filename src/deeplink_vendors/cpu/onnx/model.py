@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 
-from deeplink_vendors.cpu.onnx.nodes import MICROSOFT, Known, Node
+from deeplink_vendors.cpu.onnx.nodes import MICROSOFT, Node, TensorInfo
 from deeplink_vendors.cpu.onnx.types import ELEMENT
 
 OPSET, IR = 23, 11
@@ -17,9 +17,9 @@ OPSET, IR = 23, 11
 
 def serialised(
     nodes: Sequence[Node],
-    inputs: Sequence[Known],
-    outputs: Sequence[Known],
-    weights: Sequence[Known],
+    inputs: Sequence[TensorInfo],
+    outputs: Sequence[TensorInfo],
+    weights: Sequence[TensorInfo],
     arrays: Mapping[str, np.ndarray[Any, Any]],
 ) -> bytes:
     """Return equal bytes for equal graphs; weights are named, their data is added on loading."""
@@ -41,11 +41,11 @@ def serialised(
     return bytes(model.SerializeToString(deterministic=True))
 
 
-def _info(known: Known) -> ValueInfoProto:
+def _info(known: TensorInfo) -> ValueInfoProto:
     return helper.make_tensor_value_info(known.name, ELEMENT[known.dtype], known.shape)
 
 
-def _outside(known: Known) -> TensorProto:
+def _outside(known: TensorInfo) -> TensorProto:
     """Describe a tensor whose data is not in the model."""
     shape = [int(size) for size in known.shape]
     proto = TensorProto(name=known.name, data_type=ELEMENT[known.dtype], dims=shape)

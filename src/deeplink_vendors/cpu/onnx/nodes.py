@@ -13,7 +13,7 @@ MICROSOFT = "com.microsoft"
 
 
 @dataclass(frozen=True)
-class Known:
+class TensorInfo:
     """A tensor by its name, type and sizes; a size that is not known has a name."""
 
     name: str

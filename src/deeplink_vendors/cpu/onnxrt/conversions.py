@@ -45,4 +45,4 @@ def _sum(e: OnnxEmitter, node: Any, x: Value) -> Node | None:
     shapes = {str(list(fake(term).shape)) for term in node.args if isinstance(term, fx.Node)}
     if len(node.args) != 2 or node.kwargs or shapes != {str(x.shape)}:
         return None
-    return e.take_back("Add", x.name)
+    return e.remove("Add", x.name)

@@ -35,7 +35,7 @@ class Session:
             ) from error
         self._native = session._sess
         self._inputs = loading.inputs
-        self._results = [_Room(f"result{i}", r) for i, r in enumerate(loading.results)]
+        self._results = [_ResultBuffer(f"result{i}", r) for i, r in enumerate(loading.results)]
         self._device = native.OrtDevice(
             native.OrtDevice.cpu(), native.OrtDevice.default_memory(), 0
         )
@@ -58,7 +58,7 @@ class Session:
         ]
 
 
-class _Room:
+class _ResultBuffer:
     """The destination of a result: new memory of torch when its size is known."""
 
     def __init__(self, name: str, result: Result) -> None:

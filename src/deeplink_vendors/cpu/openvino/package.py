@@ -25,11 +25,11 @@ def imported() -> Any:
         if modules[CONVERTER] is None:
             del modules[CONVERTER]
     if not hasattr(package, "convert_model") and not hasattr(package, "__getattr__"):
-        package.__getattr__ = _later
+        package.__getattr__ = _load_attribute
     return package
 
 
-def _later(name: str) -> Any:
+def _load_attribute(name: str) -> Any:
     if name not in ("convert_model", "tools"):
         raise AttributeError(f"module 'openvino' has no attribute {name!r}")
     converter = importlib.import_module(CONVERTER)

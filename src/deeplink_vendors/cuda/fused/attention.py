@@ -20,7 +20,7 @@ PARTS = 64  # maximum parts of a row's keys
 
 
 @dataclass(frozen=True)
-class Seen:
+class Visibility:
     """The visibility of keys, and the scales of a quantised cache."""
 
     softcap: float
@@ -140,7 +140,7 @@ def paged_decode_attention(
     if not count:
         return out
     q = dense(q)
-    seen = Seen(softcap, window, alibi_slopes, (k_scales, v_scales, k_zeros, v_zeros))
+    seen = Visibility(softcap, window, alibi_slopes, (k_scales, v_scales, k_zeros, v_zeros))
     group = heads // shared
     keys, warps, stages = steps(q.element_size(), power(max(size, value_size), 16))
     parts = parts_of(count * shared, min(max_kv, window or max_kv), keys, q.device)
@@ -178,7 +178,7 @@ def _prefill(
     max_q: int,
     scale: float,
     causal: bool,
-    seen: Seen,
+    seen: Visibility,
 ) -> Tensor:
     """Run tiles of queries; keys are in blocks where there is a table, else packed."""
     tokens, heads, size = q.shape
@@ -222,7 +222,7 @@ def _prefills(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return same(q, k, v) and k.dim() == v.dim() == 3 and _sizes(q, k, v)
 
 
-def _is_flash(q: Tensor, k: Tensor, v: Tensor, seen: Seen, largest: int) -> bool:
+def _is_flash(q: Tensor, k: Tensor, v: Tensor, seen: Visibility, largest: int) -> bool:
     """Whether torch's own kernel for packed sequences supports the call; it is faster except for
     few.
     """
@@ -270,7 +270,7 @@ def prefill_attention(
     """Call torch's own kernel where it applies, else a program for each head of a
     tile of queries.
     """
-    seen = Seen(softcap, window, alibi_slopes)
+    seen = Visibility(softcap, window, alibi_slopes)
     if _is_flash(q, k, v, seen, max_q):
         return _flash(q, k, v, cu_q, cu_kv, (max_q, max_kv), scale, causal)
     return _prefill(q, k, v, cu_q, cu_kv, None, max_q, scale, causal, seen)
@@ -297,7 +297,7 @@ def paged_prefill_attention(
     v_zeros: Tensor | None = None,
 ) -> Tensor:
     """Run a program for each head of a tile of queries."""
-    seen = Seen(softcap, window, alibi_slopes, (k_scales, v_scales, k_zeros, v_zeros))
+    seen = Visibility(softcap, window, alibi_slopes, (k_scales, v_scales, k_zeros, v_zeros))
     return _prefill(q, k_cache, v_cache, cu_q, kv_lens, block_table, max_q, scale, causal, seen)
 
 
