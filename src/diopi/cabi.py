@@ -69,7 +69,8 @@ def load(path: Path, vendor: str = "") -> Library:
             "that is hidden its DIOPI_API.",
         )
     if unknown:
-        message = f"{path.name} exports what is no function of diopi.h: {symbols.format_unknown(unknown)}."
+        listed = symbols.format_unknown(unknown)
+        message = f"{path.name} exports what is no function of diopi.h: {listed}."
         warnings.warn(message, stacklevel=2)
     name = vendor or _text(library, "diopiGetVendorName") or path.stem
     by_op: dict[str, list[Bound]] = {}
