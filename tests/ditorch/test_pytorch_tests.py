@@ -40,9 +40,9 @@ def causes(results: ModuleType) -> ModuleType:
 
 def run(*arguments: str | Path) -> Result:
     """The command in this process; its workers are processes of their own."""
-    from ditorch.__main__ import Here
+    from ditorch.__main__ import InThisProcess
 
-    return CliRunner().invoke(cli.app, ["pytorch-tests", *map(str, arguments)], obj=Here())
+    return CliRunner().invoke(cli.app, ["pytorch-tests", *map(str, arguments)], obj=InThisProcess())
 
 
 def by_name(results: ModuleType, path: Path) -> dict[str, Row]:

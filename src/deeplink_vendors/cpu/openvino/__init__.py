@@ -47,7 +47,7 @@ class OpenvinoEmitter(OnnxEmitter):
 
     def constant(self, name: str, tensor: Tensor) -> Value:
         value = Value(name, tensor, tensor.dtype)
-        self._inputs.append(self._known(name, value))
+        self._inputs.append(self._tensor_info(name, value))
         return value
 
 
