@@ -129,8 +129,8 @@ class _Maker:
         text = error.message if ours else f"{type(error).__name__}: {error}"  # type: ignore[attr-defined]
         hint = error.hint if ours else ""  # type: ignore[attr-defined]
         calls = [node for node in gm.graph.nodes if node.op == "call_function"]
-        guilty = next((node for node in calls if self._fails(node, own)), None)
-        what = describe(guilty) if guilty is not None else f"{name}, a graph of {len(calls)} ops"
+        faulty = next((node for node in calls if self._fails(node, own)), None)
+        what = describe(faulty) if faulty is not None else f"{name}, a graph of {len(calls)} ops"
         hint = hint or 'torch.compile(…, backend="eager") runs without a compiler.'
         return CompileError(f"{self.backend.label} cannot compile {what}: {text}", hint)
 

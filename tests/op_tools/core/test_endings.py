@@ -148,12 +148,14 @@ def test_an_interrupted_stop_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(worker._queue, "join", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            worker.close()
-    assert (True, worker) in lifecycle._open
-    going_on.set()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(worker._queue, "join", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                worker.close()
+        assert (True, worker) in lifecycle._open
+    finally:
+        going_on.set()  # else a failure here would leave pytest waiting at its end
     worker.close()  # as the end of Python does
     assert not worker._threads[0].is_alive()
     assert (True, worker) not in lifecycle._open

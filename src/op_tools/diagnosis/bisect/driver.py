@@ -132,7 +132,7 @@ class Bisection:
         self.found["check"] = check.described()
         if not self._passes(everything):
             raise Ended("program", _is_the_programs(judged(check, everything, self._most)[1]))
-        ops = self._by_bits(plain) if self._passes(plain) else self._guilty_ops()
+        ops = self._by_bits(plain) if self._passes(plain) else self._faulty_ops()
         self._must_fail_again()
         self.found["guilty"] = [
             Guilty(
@@ -215,7 +215,7 @@ class Bisection:
             names = ", ".join(suspects)
             raise Ended("nothing", WITHIN.format(names=names))
         self.found["check"] = {**exact.described(), "within rounding": True}
-        return self._guilty_ops()
+        return self._faulty_ops()
 
     def _must_fail_again(self) -> None:
         """Run the unchanged program again if only the first run has failed, perhaps by chance."""
@@ -226,7 +226,7 @@ class Bisection:
 
     # The search.
 
-    def _guilty_ops(self) -> list[str]:
+    def _faulty_ops(self) -> list[str]:
         search = Search(
             sorted(self.found["candidates"]),
             lambda some: self._try("search", cast("frozenset[str]", some), None),
@@ -256,9 +256,9 @@ class Bisection:
             needed = cast("list[Where]", search.run()) if len(places) > 1 else places
         except Exhausted:
             return  # in many of them
-        for guilty in self.found["guilty"]:
-            chosen = [where for where in needed if where[0] == guilty["op"]]
-            guilty["places"] = [_place(where, self._places[where]) for where in chosen]
+        for faulty in self.found["guilty"]:
+            chosen = [where for where in needed if where[0] == faulty["op"]]
+            faulty["places"] = [_place(where, self._places[where]) for where in chosen]
 
     def _try(self, purpose: str, ops: frozenset[str], places: frozenset[Hashable] | None) -> bool:
         chosen = None if places is None else tuple(sorted(cast("frozenset[Where]", places)))
