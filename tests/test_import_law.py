@@ -34,7 +34,9 @@ ORDER: dict[str, tuple[str, ...]] = {
         "cases", "own", "models", "execution", "checks", "planning", "device_config", "workers",
         "results",
     ),
-    "torch_dipu": ("runtime", "ipc", "dipu", "op_patterns", "c_kernels", "routes", "debug"),
+    "torch_dipu": (
+        "runtime", "ipc", "dipu", "torch_internals", "op_patterns", "c_kernels", "routes", "debug",
+    ),
     "dlinfer": (
         "layout", "registry", "fast_call", "kernels", "op", "fused", "ops", "cache", "weights",
         "framework", "conformance",

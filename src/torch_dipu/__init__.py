@@ -78,6 +78,7 @@ def _register() -> vendor.Vendor:
     )
     for name in ("distributed", "ipc", "compile"):
         importlib.import_module(f"torch_dipu.{name}").register(chip)
+    importlib.import_module("torch_dipu.torch_internals").register()
     importlib.import_module("torch_dipu.routes").register(found)
     switches = importlib.import_module("torch_dipu.debug.switches")
     switches.register()

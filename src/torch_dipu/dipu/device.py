@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -15,6 +16,7 @@ __all__ = [
     "_exchange_device",
     "_get_device_index",
     "_is_in_bad_fork",
+    "_lazy_call",
     "_lazy_init",
     "_maybe_exchange_device",
     "can_device_access_peer",
@@ -136,6 +138,11 @@ def init() -> None:
 
 
 _lazy_init = init
+
+
+def _lazy_call(callable: Callable[[], None], **kwargs: Any) -> None:
+    """Call at once, for torch.accelerator: there is no later moment of initialisation."""
+    callable()
 
 
 def is_initialized() -> bool:

@@ -28,13 +28,16 @@ def _record_memory_history(
     compile_context: bool = False,
     global_record_annotations: bool = False,
     skip_actions: Sequence[str] | None = None,
+    record_pinned_host_memory: bool = False,
+    record_cuda: bool = True,
     **legacy: Any,
 ) -> None:
     """Record the stack of each allocation ("state"), and each event too ("all"); None switches off.
 
     `context` selects whose stacks: None, "state" (live blocks), "alloc" (events of allocation),
-    "all". `stacks` is "python" or "all" (C++ too). A bool for `enabled` is the older form of the
-    call.
+    "all". `stacks` is "python" or "all" (C++ too). `record_pinned_host_memory` adds events of
+    pinned host memory, and `record_cuda=False` leaves out the device's. A bool for `enabled` is the
+    older form of the call.
     """
     if isinstance(enabled, bool):
         older = _older(enabled, context, stacks, max_entries, legacy)
@@ -58,6 +61,8 @@ def _record_memory_history(
         max_entries,
         clear_history,
         list(skip_actions or ()),
+        record_cuda,
+        record_pinned_host_memory,
     )
 
 
@@ -80,8 +85,9 @@ def _older(
 
 
 def _snapshot(device: Device = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
-    """Return every segment with its blocks and every event, with stacks;
-    of one device, or of all.
+    """Return every segment with its blocks and every event, with stacks; of one device, or of all.
+
+    `host_segments` and `host_traces` are those of pinned host memory.
     """
     found: dict[str, Any] = _C.snapshot_with_history()
     if device is not None:

@@ -120,3 +120,36 @@ def test_the_largest_free_piece_is_counted() -> None:
     row = next(r for r in torch.dipu.memory_summary().splitlines() if "Cached, free" in r)
     assert row.endswith("14336 KiB |")
     del second
+
+
+@pytest.fixture
+def recorded_on_the_host() -> Iterator[None]:
+    torch.dipu.memory._record_memory_history(
+        stacks="python", clear_history=True, record_pinned_host_memory=True, record_cuda=False
+    )
+    yield
+    torch.dipu.memory._record_memory_history(None, clear_history=True)
+
+
+@pytest.mark.usefixtures("recorded_on_the_host")
+def test_pinned_memory_has_segments_and_events() -> None:
+    pinned = torch.empty(3000, dtype=torch.uint8, pin_memory=True)
+    on_device = torch.empty(8, device="dipu")
+    snapshot = torch.dipu.memory._snapshot()
+    mine = next(s for s in snapshot["host_segments"] if s["address"] == pinned.data_ptr())
+    assert (mine["total_size"], mine["blocks"][0]["state"]) == (3000, "active_allocated")
+    names = [frame["name"] for frame in mine["blocks"][0]["frames"]]
+    assert "test_pinned_memory_has_segments_and_events" in names
+    del pinned, on_device
+    snapshot = torch.dipu.memory._snapshot()
+    actions = [event["action"] for event in snapshot["host_traces"] if event["size"] == 3000]
+    assert actions == ["segment_alloc", "alloc", "free_requested", "free_completed", "segment_free"]
+    assert [e["action"] for e in snapshot["device_traces"][0] if e["action"] != "snapshot"] == []
+
+
+@pytest.mark.usefixtures("recorded")
+def test_pinned_memory_has_no_events_unless_they_are_requested() -> None:
+    pinned = torch.empty(3000, dtype=torch.uint8, pin_memory=True)
+    snapshot = torch.dipu.memory._snapshot()
+    assert snapshot["host_traces"] == []
+    assert pinned.data_ptr() in [segment["address"] for segment in snapshot["host_segments"]]

@@ -34,11 +34,14 @@ static std::atomic<int> g_refused{-1};  // a dtype that this chip does not suppo
 void refuse_dtype(std::optional<at::ScalarType> dtype) {
   g_refused = dtype ? static_cast<int>(*dtype) : -1;
 }
+bool is_refused(at::ScalarType dtype) {
+  return static_cast<int>(dtype) == g_refused.load(std::memory_order_relaxed);
+}
 static void check_factory(
     const std::optional<at::ScalarType>& dtype, const std::optional<at::Layout>& layout, const std::optional<bool>& pin) {
   const auto type = c10::dtype_or_default(dtype);
   TORCH_CHECK(
-      C10_LIKELY(static_cast<int>(type) != g_refused.load(std::memory_order_relaxed)), "DIPU: ", type,
+      C10_LIKELY(!is_refused(type)), "DIPU: ", type,
       " tensors are not supported by this device");
   TORCH_CHECK(!pin.value_or(false), "Only dense CPU tensors can be pinned");
   TORCH_CHECK(layout.value_or(at::kStrided) == at::kStrided, "DIPU: only strided tensors are allocated here");

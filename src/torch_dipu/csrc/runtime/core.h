@@ -163,6 +163,7 @@ std::vector<std::string> known_operators();
 
 // ---- device_ops.cpp
 void refuse_dtype(std::optional<at::ScalarType> dtype);  // nullopt: everything is supported
+bool is_refused(at::ScalarType dtype);
 void copy_tensor(const at::Tensor& src, const at::Tensor& dst, bool non_blocking);
 
 }  // namespace dipu

@@ -189,9 +189,17 @@ struct PinnedUse {
   void* event;
 };
 struct PinnedBlock {
-  size_t bytes;
+  size_t bytes = 0;
   std::vector<PinnedUse> uses;
+  Context context;  // the stack of its allocation, while stacks are recorded
 };
+
+bool history_is_on() {
+  return (g_notes.load(std::memory_order_relaxed) & kHistory) != 0;
+}
+void note_pinned(std::initializer_list<Act> acts, const void* address, size_t bytes, const Context& context) {
+  for (Act act : acts) note_event(act, DIPU_HOST, reinterpret_cast<size_t>(address), bytes, nullptr, context);
+}
 
 // The memory of each tensor comes from the runtime and returns to it with the tensor: no cache.
 struct PinnedAllocator final : at::HostAllocator {
@@ -204,9 +212,11 @@ struct PinnedAllocator final : at::HostAllocator {
     void* address = nullptr;
     if (bytes > 0) {
       TORCH_CHECK(!in_bad_fork(), "Cannot pin memory in a forked subprocess of a process that uses DIPU");
+      const Context context = history_is_on() ? gather_at_allocation() : nullptr;
       check(runtime().host_allocate(bytes, &address), "host_allocate");
+      if (history_is_on()) note_pinned({Act::SegmentAlloc, Act::Alloc}, address, bytes, context);
       std::lock_guard<std::mutex> lock(mutex);
-      live[static_cast<char*>(address)] = {bytes, {}};
+      live[static_cast<char*>(address)] = {bytes, {}, context};
       for (auto* count : {&stats.active_requests, &stats.allocations}) count->increase(1);
       for (auto* size : {&stats.active_bytes, &stats.allocated_bytes}) size->increase(bytes);
       stats.num_host_alloc++;
@@ -285,6 +295,9 @@ void PinnedAllocator::release(void* address) {
     }
   }
   if (in_bad_fork()) block.uses.clear();  // the runtime's threads belong to the parent
+  if (block.bytes > 0 && history_is_on()) {
+    note_pinned({Act::FreeRequested, Act::FreeCompleted, Act::SegmentFree}, address, block.bytes, gather_at_free());
+  }
   for (const auto& use : block.uses) {
     warn_if_failed(runtime().event_synchronize(use.event), "event_synchronize");
     warn_if_failed(runtime().event_destroy(use.device, use.event), "event_destroy");
@@ -295,6 +308,15 @@ void PinnedAllocator::release(void* address) {
 
 at::HostAllocator* pinned_allocator() {
   return &pinned();
+}
+std::vector<SegmentRecord> pinned_snapshot() {
+  std::vector<SegmentRecord> segments;
+  std::lock_guard<std::mutex> lock(pinned().mutex);
+  for (const auto& [start, block] : pinned().live) {
+    const auto address = reinterpret_cast<uintptr_t>(start);
+    segments.push_back({DIPU_HOST, address, false, nullptr, {{address, block.bytes, block.bytes, true, false, block.context}}});
+  }
+  return segments;
 }
 bool is_pinned(const void* address) {
   std::lock_guard<std::mutex> lock(pinned().mutex);

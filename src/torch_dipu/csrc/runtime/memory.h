@@ -115,6 +115,7 @@ struct SegmentRecord {
   std::vector<BlockRecord> blocks;
 };
 std::vector<SegmentRecord> memory_snapshot();
+std::vector<SegmentRecord> pinned_snapshot();  // device DIPU_HOST; one block each
 // The memory that could be allocated without a call of the chip.
 struct CachedBlocks {
   size_t blocks = 0, bytes = 0, largest = 0;

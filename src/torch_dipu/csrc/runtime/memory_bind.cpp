@@ -27,9 +27,9 @@ class Frames {
   std::vector<Context> contexts_;
 };
 
-static py::list segments(Frames& frames) {
+static py::list segments(const std::vector<SegmentRecord>& records, Frames& frames) {
   py::list segments;
-  for (const auto& s : memory_snapshot()) {
+  for (const auto& s : records) {
     py::list blocks;
     size_t total = 0, allocated = 0, active = 0, requested = 0;
     for (const auto& b : s.blocks) {
@@ -79,16 +79,19 @@ static py::dict snapshot_with_history() {
   }
   Frames frames;
   py::list traces;
-  py::dict result(py::arg("segments") = segments(frames));
+  py::dict result(py::arg("segments") = segments(memory_snapshot(), frames));
   for (int i = 0; i < device_count(); i++) traces.append(events(i, frames));
   result["device_traces"] = traces;
+  result["host_segments"] = segments(pinned_snapshot(), frames);
+  result["host_traces"] = events(DIPU_HOST, frames);
   frames.fill();
   return result;
 }
 
 static void record_memory_history(
-    bool on, bool with_events, int stacks, bool cpp, size_t max_events, bool clear, const std::vector<std::string>& skipped) {
-  HistoryOptions options{with_events, static_cast<Stacks>(stacks), cpp, max_events, 0};
+    bool on, bool with_events, int stacks, bool cpp, size_t max_events, bool clear, const std::vector<std::string>& skipped,
+    bool device, bool host) {
+  HistoryOptions options{with_events, device, host, static_cast<Stacks>(stacks), cpp, max_events, 0};
   for (int i = 0; i <= static_cast<int>(Act::Snapshot); i++) {
     for (const auto& name : skipped) if (name == name_of(static_cast<Act>(i))) options.skipped |= 1u << i;
   }
@@ -141,7 +144,7 @@ void bind_memory(py::module_& m) {
   m.def("cached_memory", &cached_memory);
   m.def("memory_snapshot", [] {
     Frames frames;
-    auto result = segments(frames);
+    auto result = segments(memory_snapshot(), frames);
     frames.fill();
     return result;
   });

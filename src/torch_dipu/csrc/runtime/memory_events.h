@@ -24,13 +24,14 @@ struct MemoryEvent {
 enum class Stacks : uint8_t { None, Blocks, Allocations, All };  // of live blocks, of allocations, of frees too
 struct HistoryOptions {
   bool events = false;
+  bool device = true, host = false;  // whose memory: the devices', pinned host memory
   Stacks stacks = Stacks::None;
   bool cpp = false;
   size_t max_events = SIZE_MAX;  // per device; the oldest are dropped first
   uint32_t skipped = 0;  // bit Act: events that are not recorded
 };
 void record_history(std::optional<HistoryOptions> options, bool clear);  // none: off
-std::vector<MemoryEvent> memory_events(int device);                      // oldest first
+std::vector<MemoryEvent> memory_events(int device);  // oldest first; DIPU_HOST: of pinned memory
 void note_event(Act act, int device, size_t address, size_t size, void* stream, Context context);
 Context gather_at_allocation();  // null if no stacks are recorded; takes the GIL: hold no lock
 Context gather_at_free();

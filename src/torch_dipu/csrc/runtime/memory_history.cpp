@@ -17,9 +17,13 @@ namespace {
 
 std::mutex g_history_mutex;  // the innermost lock: nothing is called while it is held
 HistoryOptions g_options;
-std::array<std::deque<MemoryEvent>, kMaxDevices>& histories() {
-  static auto* all = new std::array<std::deque<MemoryEvent>, kMaxDevices>();
+using Histories = std::array<std::deque<MemoryEvent>, kMaxDevices + 1>;  // the last: pinned host memory
+Histories& histories() {
+  static auto* all = new Histories();
   return *all;
+}
+std::deque<MemoryEvent>& history_of(int device) {
+  return histories()[device == DIPU_HOST ? kMaxDevices : device];
 }
 HistoryOptions options() {
   std::lock_guard<std::mutex> lock(g_history_mutex);
@@ -38,15 +42,16 @@ void record_history(std::optional<HistoryOptions> wanted, bool clear) {
 void note_event(Act act, int device, size_t address, size_t size, void* stream, Context context) {
   std::lock_guard<std::mutex> lock(g_history_mutex);
   if (!g_options.events || (g_options.skipped >> static_cast<int>(act) & 1) || g_options.max_events == 0) return;
+  if (!(device == DIPU_HOST ? g_options.host : g_options.device)) return;
   if (g_options.stacks < Stacks::Allocations) context = nullptr;
-  auto& events = histories()[device];
+  auto& events = history_of(device);
   if (events.size() >= g_options.max_events) events.pop_front();
   events.push_back({act, address, size, stream, c10::getTime() / 1000, std::move(context)});
 }
 
 std::vector<MemoryEvent> memory_events(int device) {
   std::lock_guard<std::mutex> lock(g_history_mutex);
-  const auto& events = histories()[device];
+  const auto& events = history_of(device);
   return {events.begin(), events.end()};
 }
 

@@ -153,6 +153,17 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return static_cast<c10::DeviceIndex>(g_device_count);
   }
 
+  // The chip holds every type that the host computes with, unless a fault takes one away.
+  c10::DeviceCapability getDeviceCapability(c10::Device) const override {
+    c10::DeviceCapability found;
+    auto& types = found.capability_data.supported_scalar_types;
+#define DIPU_TAKE_AWAY(_, name) \
+  if (is_refused(at::ScalarType::name)) types.has_##name = 0;
+    AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_AND_QINTS(DIPU_TAKE_AWAY)
+#undef DIPU_TAKE_AWAY
+    return found;
+  }
+
   c10::Stream getStream(c10::Device device) const override {
     const int index = device.index() < 0 ? tls_device : device.index();
     return make_stream(index, tls_stream[index]);
