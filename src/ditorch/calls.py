@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import warnings
 from collections.abc import Callable
@@ -125,6 +126,15 @@ def called_from_inside(depth: int) -> bool:
     from the frame `depth` above the caller.
     """
     return _is_inside(sys._getframe(depth + 1).f_code.co_filename)
+
+
+def called_by_program(through: tuple[str, ...]) -> bool:
+    """Whether the program makes a call that reached ditorch through these files of torch."""
+    frame: FrameType | None = sys._getframe(1)
+    own = ("<ditorch", _folder(__file__), functools.__file__, *through)
+    while frame is not None and frame.f_code.co_filename.startswith(own):
+        frame = frame.f_back
+    return frame is not None and not _is_inside(frame.f_code.co_filename)
 
 
 def calling_package() -> str:

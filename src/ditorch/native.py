@@ -6,7 +6,9 @@ from __future__ import annotations
 import importlib.util
 import logging
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -52,6 +54,19 @@ def install(patches: Patches, target: Target) -> str:
         else:
             log.warning("devices show their own name: torch.device has no getter to exchange")
     return ""
+
+
+def map_library_keys(patches: Patches, keys: Mapping[Any, Any]) -> None:
+    """Map the dispatch keys of C++ libraries that are loaded from now on.
+
+    Needs the hook's library, also where `install` could not change the names of devices.
+    """
+    hook = sys.modules.get("ditorch._C")
+    if hook is None:
+        log.debug("without the native hook: TORCH_LIBRARY_IMPL(…, CUDA, m) of C++ is not mapped")
+        return
+    hook.map_library_keys({int(key): int(value) for key, value in keys.items()})
+    patches.later(lambda: hook.map_library_keys({}))
 
 
 def _set_shows_cuda(value: bool) -> None:

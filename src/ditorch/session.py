@@ -16,6 +16,7 @@ from ditorch import (
     cuda_namespace,
     distributed,
     greeting,
+    library_keys,
     native,
     private_names,
     redirect,
@@ -93,6 +94,7 @@ def _apply(session: Session, target: Target) -> None:
     cuda_namespace.apply(patches, target)
     private_names.apply(patches, target)
     surface.apply(patches, target)
+    library_keys.apply(patches, target)
     torchscript.apply(patches, target)
     distributed.apply(patches, target)
     reductions.apply(patches)

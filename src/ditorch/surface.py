@@ -35,11 +35,11 @@ ARGUMENTS = (
 def apply(patches: Patches, target: Target) -> None:
     """Apply both tables and the other patches."""
     for where, name, argument in ARGUMENTS:
-        _map_argument(patches, _owner(where), name, argument, target.name)
+        map_argument(patches, _owner(where), name, argument, target.name)
     patches.set(torch.Tensor, "cuda", _tensor_cuda(target))
     patches.set(torch.Tensor, "type", _tensor_type(target))
     _packed_sequences(patches, target)
-    _map_argument(
+    map_argument(
         patches, torch, "set_default_tensor_type", "t", lambda t: t, _default_type(patches, target)
     )
     _map_activities(patches, target)
@@ -59,7 +59,7 @@ def _owner(where: str) -> Any:
     return getattr(owner, name) if name else owner
 
 
-def _map_argument(
+def map_argument(
     patches: Patches,
     owner: Any,
     name: str,
@@ -216,7 +216,7 @@ def _map_activities(patches: Patches, target: Target) -> None:
         return [item for item in kept if item is not None]
 
     for owner in torch.profiler.profile.__mro__[:2]:  # use_cuda=True adds to it in between
-        _map_argument(patches, owner, "__init__", "activities", convert)
+        map_argument(patches, owner, "__init__", "activities", convert)
     device = None if stands_for is None else target.device
 
     def older(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
@@ -224,7 +224,7 @@ def _map_activities(patches: Patches, target: Target) -> None:
             kwargs["use_device"] = device
         original(*args, **kwargs)
 
-    _map_argument(
+    map_argument(
         patches,
         torch.autograd.profiler.profile,
         "__init__",

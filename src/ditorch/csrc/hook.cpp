@@ -20,6 +20,8 @@
 #include <string>
 #include <vector>
 
+#include "library_keys.h"
+
 namespace py = pybind11;
 
 namespace ditorch {
@@ -249,6 +251,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("remove_names", &remove_names);
   m.def("install_identity", &install_identity);
   m.def("remove_identity", &remove_identity);
+  m.def("map_library_keys", &map_library_keys);
   m.def("set_attribute", &set_attribute);
 }
 
