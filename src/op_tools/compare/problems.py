@@ -10,36 +10,42 @@ from typing import TYPE_CHECKING
 
 from deeplink.i18n import _
 from op_tools.core.call import Call
-from op_tools.core.pattern import Description, Evidence, describe
+from op_tools.core.pattern import KINDS_AT_MOST, Description, Evidence, describe
 from op_tools.core.problem import Problem, run_command
 
 if TYPE_CHECKING:
     from op_tools.compare.console import Failure
 
 PENDING = 4096  # described calls whose verdicts may be pending
+KINDS_OF_EACH = 64  # of calls of an operator that are kept where every operator is described
 
 
 class Patterns:
-    """Describes the calls of each operator after its first wrong one. Not thread-safe."""
+    """Describes the calls of each operator after its first wrong one. Not thread-safe.
 
-    def __init__(self) -> None:
+    `every`: also the calls of operators without a wrong one, for a tool that checks few calls.
+    """
+
+    def __init__(self, *, every: bool = False) -> None:
+        self._every = every
         self._evidence: dict[str, Evidence] = {}
         self._described: dict[int, Description] = {}  # by the id of the call
 
     def before(self, call: Call) -> None:
         """Describe a call whose operator has been wrong; its arguments may be written later."""
-        if call.name in self._evidence:
+        if self._every or call.name in self._evidence:
             while len(self._described) >= PENDING:
                 self._described.pop(next(iter(self._described)))
             self._described[call.id] = describe(call.args, call.kwargs)
 
-    def judged(self, call: Call, passed: bool) -> None:
-        """Count a verdict on a call."""
-        if not passed:
-            self._evidence.setdefault(call.name, Evidence())
-        description = self._described.get(call.id)
-        if description is not None:
-            self._evidence[call.name].add(description, passed)
+    def judged(self, name: str, call: int, passed: bool) -> None:
+        """Count a verdict on a call, by its operator and its id."""
+        description = self._described.get(call)
+        if not passed or description is not None:
+            kinds = KINDS_OF_EACH if self._every else KINDS_AT_MOST
+            evidence = self._evidence.setdefault(name, Evidence(kinds))
+            if description is not None:
+                evidence.add(description, passed)
 
     def of(self, name: str) -> str:
         """What the wrong calls of an operator have in common; empty: nothing that is known."""
@@ -74,7 +80,7 @@ def _problem(worst: Failure, failures: Sequence[Failure], pattern: str) -> Probl
             where=worst.where, module=module, step=worst.step, more=more
         ),
         (pattern,) if pattern else (),
-        run_command(f"--fallback {worst.name}"),
+        run_command("fallback", worst.name),
         f"python -m op_tools.run_op_from_data {saved} --acc_check" if saved else "",
     )
 

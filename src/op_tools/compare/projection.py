@@ -713,15 +713,25 @@ def _times(many: Tensor, few: Tensor, pieces: int) -> Tensor:
     as its digits need in the type of `many`; one, if it has no more digits than that type.
     """
     if many.dtype in (torch.float32, torch.float64):
-        return torch.matmul(many, few.to(many.dtype))
+        return _matrix_product(many, few.to(many.dtype))
     if _widens(many.device.type, many.dtype):
         return _widening(many, few, pieces)
     few = few.float()
     found = []
     for at, some in _chunks(many):
         factor = few if few.dim() == 2 else few[at : at + len(some)]
-        found.append(torch.matmul(some.float(), factor))
+        found.append(_matrix_product(some.float(), factor))
     return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def _matrix_product(many: Tensor, few: Tensor) -> Tensor:
+    """`many @ few`. A transposed `many` is the second factor of the transposed product, in which
+    both are contiguous: a device that reads strides incorrectly must not repeat that in its check.
+    """
+    if many.is_contiguous() or not many.mT.is_contiguous():
+        return torch.matmul(many, few)
+    few = few.mT.expand(*many.shape[:-2], -1, -1).contiguous()
+    return torch.matmul(few, many.mT).mT.contiguous()
 
 
 def _widening(many: Tensor, few: Tensor, pieces: int) -> Tensor:

@@ -515,7 +515,7 @@ class OpAutoCompare(Observer):
         saved: str,
         passed: bool,
     ) -> None:
-        self._patterns.judged(call, passed)
+        self._patterns.judged(call.name, call.id, passed)
         self.items += len(items)
         self.failures.extend(Failure.of(call, direction, item, saved) for item in wrong)
         self._rows.add(call, direction, items)

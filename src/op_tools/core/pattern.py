@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
@@ -19,10 +20,11 @@ from torch import Tensor
 from deeplink.i18n import _
 
 KINDS_AT_MOST = 512  # kinds of calls that are kept for one operator
+TEXTS = 4096  # texts that descriptions share
 ALIGNMENTS = (4, 8, 16, 32)
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class Fact:
     """One property of a call. Facts of a lower rank are the simpler explanation."""
 
@@ -30,12 +32,23 @@ class Fact:
     text: str  # completes "All wrong calls have …"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Description:
     """The facts of a call, and its sizes, whose limits may separate calls."""
 
     facts: frozenset[Fact]
     sizes: tuple[tuple[str, int], ...] = ()  # (what is counted, how many)
+
+
+@lru_cache(TEXTS)
+def _text(template: str, **fields: Any) -> str:
+    """A formatted message, one object for all descriptions that have it."""
+    return template.format(**fields)
+
+
+@lru_cache(TEXTS)
+def _fact(rank: int, template: str, **fields: Any) -> Fact:
+    return Fact(rank, template.format(**fields))
 
 
 def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Description:
@@ -48,13 +61,13 @@ def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Description:
             tensors.append((label, value))
             facts.update(_of_tensor(label, value))
             if value.layout is torch.strided and not value.is_nested:
-                sizes.append((_("elements in {label}").format(label=label), value.numel()))
+                sizes.append((_text(_("elements in {label}"), label=label), value.numel()))
                 sizes += [
-                    (_("elements in dimension {dim} of {label}").format(dim=d, label=label), n)
+                    (_text(_("elements in dimension {dim} of {label}"), dim=d, label=label), n)
                     for d, n in enumerate(value.shape[:5])
                 ]
         elif isinstance(value, (bool, int, str, torch.dtype)) or value is None:
-            facts.add(Fact(7, f"{label} = {value}"))
+            facts.add(_fact(7, "{label} = {value}", label=label, value=str(value)))
     facts.update(_together(tensors))
     return Description(frozenset(facts), tuple(sizes))
 
@@ -75,34 +88,24 @@ def _leaf(label: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _of_tensor(label: str, tensor: Tensor) -> Iterator[Fact]:
-    yield Fact(
-        3,
-        _("{label} of type {dtype}").format(
-            label=label, dtype=str(tensor.dtype).removeprefix("torch.")
-        ),
-    )
-    yield Fact(5, _("{label} with {dim} dimensions").format(label=label, dim=tensor.dim()))
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    yield _fact(3, _("{label} of type {dtype}"), label=label, dtype=dtype)
+    yield _fact(5, _("{label} with {dim} dimensions"), label=label, dim=tensor.dim())
     if tensor.layout is not torch.strided or tensor.is_nested:
-        yield Fact(0, _("{label} of layout {layout}").format(label=label, layout=tensor.layout))
+        yield _fact(0, _("{label} of layout {layout}"), label=label, layout=str(tensor.layout))
         return
     if tensor.numel() == 0:
-        yield Fact(0, _("{label} without elements").format(label=label))
+        yield _fact(0, _("{label} without elements"), label=label)
         return
     if not tensor.is_contiguous():
-        yield Fact(1, _("{label} that is {layout}").format(label=label, layout=_layout(tensor)))
-        yield Fact(2, _("{label} that is not contiguous").format(label=label))
+        yield _fact(1, _("{label} that is {layout}"), label=label, layout=_layout(tensor))
+        yield _fact(2, _("{label} that is not contiguous"), label=label)
     if tensor.storage_offset():
-        yield Fact(
-            4, _("{label} that does not start at the start of its storage").format(label=label)
-        )
+        yield _fact(4, _("{label} that does not start at the start of its storage"), label=label)
     for size in ALIGNMENTS if tensor.dim() else ():
         if tensor.shape[-1] % size:
-            yield Fact(
-                6,
-                _("{label} whose last dimension is no multiple of {size}").format(
-                    label=label, size=size
-                ),
-            )
+            template = _("{label} whose last dimension is no multiple of {size}")
+            yield _fact(6, template, label=label, size=size)
 
 
 def _layout(tensor: Tensor) -> str:
@@ -117,24 +120,25 @@ def _layout(tensor: Tensor) -> str:
 def _together(tensors: list[tuple[str, Tensor]]) -> Iterator[Fact]:
     """Facts about several arguments of one call."""
     if len({id(tensor) for _, tensor in tensors}) < len(tensors):
-        yield Fact(4, _("the same tensor as two arguments"))
+        yield _fact(4, _("the same tensor as two arguments"))
     if len({tensor.dtype for _, tensor in tensors if tensor.is_floating_point()}) > 1:
-        yield Fact(3, _("arguments of different floating types"))
+        yield _fact(3, _("arguments of different floating types"))
     if len(tensors) > 1 and len({tuple(tensor.shape) for _, tensor in tensors}) > 1:
-        yield Fact(6, _("arguments of different shapes"))
+        yield _fact(6, _("arguments of different shapes"))
 
 
 @dataclass
 class Evidence:
     """The described calls of one operator, wrong and correct, in bounded memory."""
 
+    kinds: int = KINDS_AT_MOST  # of each that are kept
     wrong: Counter[Hashable] = field(default_factory=Counter)
     correct: Counter[Hashable] = field(default_factory=Counter)
 
     def add(self, call: Description, passed: bool) -> None:
         """Count a judged call."""
         calls = self.correct if passed else self.wrong
-        if call in calls or len(calls) < KINDS_AT_MOST:
+        if call in calls or len(calls) < self.kinds:
             calls[call] += 1
 
     def pattern(self) -> str:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 import torch
@@ -31,6 +31,7 @@ from op_tools.compare import eligibility, inputs, precision, projection
 from op_tools.compare.device_checks import are_finite
 from op_tools.compare.failure_store import Saver
 from op_tools.compare.host_verdicts import RecordedCall
+from op_tools.compare.problems import Patterns, write
 from op_tools.compare.rerun import make_rerun
 from op_tools.compare.suspects import key_of
 from op_tools.core import (
@@ -38,6 +39,7 @@ from op_tools.core import (
     engine,
     graph_capture,
     op_names,
+    output_paths,
     step_counter,
     terminal,
     tool_errors,
@@ -78,19 +80,27 @@ class Finding:
     text: str  # what is wrong
     confirmed: bool  # by the host, at another call of the same kind
     saved: str = ""  # the folder of the call, for run_op_from_data
+    pattern: str = ""  # what the wrong calls of the operator have in common
+
+    @property
+    def problem(self) -> Problem:
+        """The verdict, in the form of all tools."""
+        what = _("{operator}, {direction}: {text}").format(**vars(self))
+        place = _("rank {rank}, {device}, step {step}").format(**vars(self))
+        module = _(", module {module}").format(module=self.module) if self.module else ""
+        where = _("{where} ({place}{module})").format(where=self.where, place=place, module=module)
+        if not self.confirmed:
+            return Problem(what, where)
+        confirmed = _("A later call of the same kind is wrong too, by a rerun on the CPU.")
+        evidence = tuple(filter(None, (self.pattern, confirmed)))
+        replay = f"python -m op_tools.run_op_from_data {self.saved} --acc_check"
+        workaround = run_command("fallback", self.operator)
+        return Problem(what, where, evidence, workaround, replay if self.saved else "")
 
     def __str__(self) -> str:
         kind = _("wrong result") if self.confirmed else _("suspect, not confirmed by a later call")
-        place = _("rank {rank}, {device}, step {step}, {direction}").format(**vars(self))
-        module = _(", module {module}").format(module=self.module) if self.module else ""
-        where = _("{where} ({place}{module})").format(where=self.where, place=place, module=module)
-        workaround = run_command(f"--fallback {self.operator}") if self.confirmed else ""
-        replay = f"python -m op_tools.run_op_from_data {self.saved} --acc_check"
-        confirmed = _("A later call of the same kind is wrong too, by a rerun on the CPU.")
-        evidence = (confirmed,) if self.confirmed else ()
-        problem = Problem(self.text, where, evidence, workaround, replay if self.saved else "")
-        title = _("Guard: {kind}: {operator}").format(kind=kind, operator=self.operator)
-        return joined("\n  ", [title, *problem.lines()])
+        title = _("Guard: {kind}").format(kind=kind)
+        return joined("\n  ", [title, *self.problem.lines()])
 
 
 @dataclass
@@ -101,6 +111,7 @@ class _Suspect:
     is_product: bool
     until: int  # the last step in which the next call of the kind is expected
     is_running: bool = False  # that call
+    failed: list[int] = field(default_factory=list)  # the ids of its calls whose check failed
 
 
 @dataclass(frozen=True)
@@ -141,6 +152,8 @@ class Guard(Observer):
         self._checks = projection.Checks(self._note)
         self._suspects: dict[Hashable, _Suspect] = {}
         self._judged: set[Hashable] = set()
+        self._confirmed: set[Hashable] = set()  # of those
+        self._patterns = Patterns(every=True)
         self._wrong: Counter[str] = Counter()  # calls that were confirmed, by operator
         self._doubtful: Counter[str] = Counter()
         self._unreported: list[Finding] = []
@@ -221,6 +234,7 @@ class Guard(Observer):
                 if suspect.is_running:
                     return None
                 suspect.is_running = True
+            self._patterns.before(call)
         if suspect is not None:
             return _State(on_host=inputs.copied(call, host_transfer.host_copy)[0])
         return _State(greatest=projection.greatest(call.inputs) if _writes(call) else None)
@@ -236,7 +250,7 @@ class Guard(Observer):
                 self._checks.advance()
 
     def _check(self, call: Call, state: _State, result: Any) -> None:
-        check = _key(call), _finding(call, _("NaN or Inf, of finite arguments"))
+        check = _key(call), call.id, _finding(call, _("NaN or Inf, of finite arguments"))
         product = projection.start(call, result)
         if product is not None:
             self.products += 1
@@ -254,21 +268,26 @@ class Guard(Observer):
 
     def _note(
         self,
-        check: tuple[Hashable, Finding],
+        check: tuple[Hashable, int, Finding],
         product: projection.Finding | None,
         numbers: list[float],
     ) -> None:
         """Make a suspect of a call of which a check failed."""
-        if product is None and all(map(math.isfinite, numbers)):
+        key, call, finding = check
+        passed = product is None and all(map(math.isfinite, numbers))
+        wrong = self._wrong[finding.operator]
+        with self._lock:
+            if passed or key in self._confirmed or wrong >= EACH:
+                self._patterns.judged(finding.operator, call, passed)
+        if passed:
             return
-        key, finding = check
-        if self._wrong[finding.operator] >= EACH:
+        if wrong >= EACH:
             self._wrong[finding.operator] += 1
         elif key not in self._judged:
             if product is not None:
                 finding = replace(finding, text=product.message)
             suspect = _Suspect(finding, product is not None, step_counter.current() + WAITS)
-            self._suspects.setdefault(key, suspect)
+            self._suspects.setdefault(key, suspect).failed.append(call)
 
     def _collect(self) -> None:
         """Read all checks. Suspects whose next call did not come are reported as such."""
@@ -313,6 +332,12 @@ class Guard(Observer):
             if suspect is None:
                 return
             self._judged.add(key)
+            if text:
+                self._confirmed.add(key)
+                for failed in (*suspect.failed, call.id):
+                    self._patterns.judged(call.name, failed, passed=False)
+            elif not is_doubtful:
+                self._patterns.judged(call.name, call.id, passed=True)
         if text:
             self._wrong[call.name] += 1
             if self._wrong[call.name] <= EACH:
@@ -325,7 +350,7 @@ class Guard(Observer):
 
     def _report(self) -> None:
         """Report findings at the end of a step: not inside of a call."""
-        found, self._unreported = self._unreported, []
+        found, self._unreported = list(map(self._explained, self._unreported)), []
         for finding in found:
             if not finding.confirmed or not callable(self._on_finding):
                 console(stderr=True).print(str(finding), style="red", soft_wrap=True, markup=False)
@@ -335,6 +360,13 @@ class Guard(Observer):
             elif finding.confirmed and self._on_finding == "stop":
                 text = _("{operator}: {text}.").format(**vars(finding))
                 raise GuardError(text, _("OP_GUARD_ON_FINDING=warn goes on."))
+
+    def _explained(self, finding: Finding) -> Finding:
+        """A finding with the pattern of all calls of its operator that were checked so far."""
+        if not finding.confirmed:
+            return finding
+        with self._lock:
+            return replace(finding, pattern=self._patterns.of(finding.operator))
 
     @property
     def confirmed(self) -> int:
@@ -346,6 +378,7 @@ class Guard(Observer):
 
     def finish(self, started: Started) -> None:
         self._unreported = []  # the summary has them
+        self.findings = list(map(self._explained, self.findings))
         counts = {name: getattr(self, name) for name in COUNTS}
         total = _(
             "Guard: {watched} of {steps} steps watched, {products} products and {others} "
@@ -361,7 +394,22 @@ class Guard(Observer):
         if self.cleared:
             cleared = _("  {cleared} calls have NaN or Inf of finite arguments on the CPU too")
             lines.append(cleared.format(cleared=self.cleared))
+        if self.findings:
+            lines += self._written()
         terminal.summary(self, started, lines)
+
+    def _written(self) -> list[str]:
+        """Write the first finding of each operator, for `deeplink report`; return a line for it."""
+        first = {finding.operator: finding.problem for finding in reversed(self.findings)}
+        try:
+            folder = output_paths.folder("op_guard_result")
+            name = f"op_guard_info_pid{output_paths.owner(folder)}_{output_paths.stamp()}"
+            path = output_paths.create(folder / f"{name}{output_paths.rank()}.json")
+            write(path, first)
+        except (OSError, SettingError) as error:  # a full disk: the findings are on the screen
+            tool_errors.add("Guard", "findings", error)
+            return []
+        return [f"Guard: {path}"]
 
 
 class _Clock:

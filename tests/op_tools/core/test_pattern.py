@@ -75,3 +75,9 @@ def test_without_a_wrong_call_there_is_no_pattern() -> None:
 def test_the_memory_of_an_operator_is_bounded() -> None:
     found = evidence([(X,)], [(X, at) for at in range(2 * KINDS_AT_MOST)])
     assert len(found.correct) == KINDS_AT_MOST
+
+
+def test_descriptions_of_calls_share_their_texts() -> None:
+    one, other = describe((X, 3), {}), describe((plain(4, 7), 3), {})
+    shared = {id(fact) for fact in one.facts} & {id(fact) for fact in other.facts}
+    assert len(shared) == len(one.facts & other.facts) > 2

@@ -16,7 +16,9 @@ from torch.nn import functional as F
 
 import op_tools
 from deeplink.errors import SettingError
+from op_tools.compare import problems
 from op_tools.core import engine, step_counter, tool_errors
+from op_tools.diagnosis.report import readers
 from op_tools.tools import guard
 from op_tools.tools.guard import Finding, Guard, GuardError
 from tests.op_tools import small
@@ -80,7 +82,9 @@ def test_a_wrong_product_is_named_confirmed_and_saved(
     folder = Path(found.saved) / "device"
     header = json.loads(next(folder.glob("input*.json")).read_text())
     assert header
-    assert f"Guard: wrong result: {found.operator}" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert f"Guard: wrong result\n  Problem:    {found.operator}, forward: " in printed
+    assert f"Workaround: deeplink run --fallback {found.operator}" in printed
 
 
 def test_a_saved_call_runs_from_its_data(every_call: None) -> None:
@@ -90,6 +94,56 @@ def test_a_saved_call_runs_from_its_data(every_call: None) -> None:
     line = "-m", "op_tools.run_op_from_data", tool.findings[0].saved, "--acc_check"
     done = subprocess.run([sys.executable, *line], capture_output=True, text=True)
     assert "aten.mm.default" in done.stdout + done.stderr
+
+
+def test_a_finding_says_what_the_wrong_calls_have_in_common(
+    every_call: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x, w = torch.randn(64, 48).to("dipu"), torch.randn(48, 48).to("dipu")
+    with torch.dipu.quirk("ignore_strides", "mm"), Guard() as tool:
+        for _ in range(4):
+            torch.mm(x, w)
+            torch.mm(x, w.t())
+            op_tools.step()
+    expected = (
+        "All 2 wrong calls have argument 1 that is transposed (not contiguous); "
+        "the correct call does not."
+    )
+    (found,) = tool.findings
+    assert found.problem.evidence[0] == expected
+    printed = capsys.readouterr()
+    assert f"Evidence:   {expected}" in printed.err
+    assert f"Evidence:   {expected}" in printed.out
+
+
+def test_a_call_that_the_cpu_computes_alike_is_no_evidence(every_call: None) -> None:
+    x = torch.zeros(4, device="dipu")
+    with Guard() as tool:
+        for _ in range(4):
+            torch.log(x)
+            op_tools.step()
+    assert tool.cleared == 1
+    assert tool._patterns.of("aten.log.default") == ""
+
+
+def test_the_memory_of_the_evidence_is_bounded(every_call: None) -> None:
+    with Guard() as tool:
+        for size in range(1, 3 * problems.KINDS_OF_EACH):
+            F.gelu(torch.zeros(size, device="dipu"))
+        op_tools.step()
+    evidence = tool._patterns._evidence["aten.gelu.default"]
+    assert len(evidence.correct) == problems.KINDS_OF_EACH
+
+
+def test_the_report_shows_a_finding(every_call: None) -> None:
+    tool = Guard()
+    with torch.dipu.quirk("tf32", "mm|addmm"):
+        run(tool, 4)
+    (file,) = Path("op_tools_results/op_guard_result").glob("op_guard_info_*.json")
+    content = readers.read(Path("op_tools_results"))
+    titles = [finding.title for finding in content.findings]
+    assert f"{tool.findings[0].operator} is wrong" in titles
+    assert set(json.loads(file.read_text("utf-8"))) == {each.operator for each in tool.findings}
 
 
 def test_nan_of_finite_arguments_is_confirmed_on_the_host(every_call: None) -> None:

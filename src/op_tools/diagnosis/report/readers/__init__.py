@@ -28,6 +28,7 @@ READERS: tuple[tuple[str, str, Reader], ...] = (
     ("op_statistics_info_*.jsonl", "statistics", tools.statistics),
     (f"*{SUFFIX}", "captured calls", tools.archive),
     ("*.problems.json", "verdicts", tools.verdicts),
+    ("op_guard_info_*.json", "verdicts", tools.verdicts),
     ("process_monitor_result_*.csv", "memory of the process", tools.monitor),
     ("recorder_*.jsonl", "flight recorder", recorder.steps),
     ("results.jsonl", "conformance", conformance.results),

@@ -63,7 +63,7 @@ def comparisons(file: Path, content: Content) -> None:
 
 
 def verdicts(file: Path, content: Content) -> None:
-    """Read OpAutoCompare's verdicts, one for each wrong operator."""
+    """Read the verdicts of OpAutoCompare or Guard, one for each wrong operator."""
     for op, found in json.loads(file.read_text("utf-8")).items():
         part, _colon, message = found["problem"].removeprefix(f"{op}, ").partition(": ")
         site = site_of(found["where"])
