@@ -179,7 +179,7 @@ def _requested(name: str) -> Vendor:
         names = [row.name for row in rows]
         raise NoVendorError(
             _("no vendor {name!r}; installed: {names}.").format(name=name, names=_list(names)),
-            _meant(name, names),
+            _meant(name, rows),
         )
     others = _list(r.name for r in rows if r.status == "available")
     if row.status == "unavailable":
@@ -284,8 +284,14 @@ def _error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _meant(name: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=1)
+def _meant(name: str, rows: list[Found]) -> str:
+    kind = name.partition(":")[0]
+    owners = [row.name for row in rows if row.vendor is not None and row.vendor.device == kind]
+    if owners:
+        return _("{kind!r} is a device; vendors with this device: {names}.").format(
+            kind=kind, names=_list(owners)
+        )
+    close = difflib.get_close_matches(name, [row.name for row in rows], n=1)
     if close:
         return _("did you mean {close!r}?").format(close=close[0])
     return _("set {variable} to one of these, or install the vendor's package.").format(

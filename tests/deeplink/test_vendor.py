@@ -199,6 +199,20 @@ def test_an_unknown_name_is_answered_with_the_installed_ones(
         choose("qqqq")
 
 
+@pytest.mark.parametrize("name", ["npu", "npu:1"])
+def test_a_device_is_answered_with_the_vendors_that_have_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        Found(each, Vendor(each, device, lambda: True), "available", "", "d")
+        for each, device in (("acme", "npu"), ("other", "npu"), ("reference", "dipu"))
+    ]
+    monkeypatch.setattr(vendors, "discover", lambda: rows)
+    with pytest.raises(NoVendorError) as caught:
+        choose(name)
+    assert caught.value.hint == "'npu' is a device; vendors with this device: acme, other."
+
+
 def test_an_unavailable_vendor_that_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, ("acme", "unavailable", "no card", True), ("cpu", "available", "", False))
     with pytest.raises(

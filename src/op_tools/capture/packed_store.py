@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from deeplink import settings
+from deeplink.i18n import _
 from op_tools.capture.encoding import PARTS, TAG, Part
 from op_tools.capture.packed_reader import ABOUT, ALIGN, CALL, HEADER, MAGIC, SUFFIX, VALUES
 from op_tools.core import output_paths, tool_errors
@@ -60,7 +61,8 @@ class PackedStore:
         self._staging = Staging(settings.OP_CAPTURE_MEMORY.get())
         self._lock = threading.RLock()
         self._closed = False
-        self._writer = Background(0)  # the bound is that of the staging memory
+        # the bound is that of the staging memory
+        self._writer = Background(_("captured tensors and calls of OpCapture"), 0)
 
     def take(self, tensor: Tensor) -> Snapshot:
         """Copy a tensor and queue its values; the writer sets the place of the snapshot."""
@@ -173,7 +175,8 @@ class PackedStore:
             if self._closed or os.getpid() != self._pid:
                 return
             self._closed = True
-        self._writer.close()
+        if not self._writer.close():
+            return  # the thread may still write; the file is read as that of a killed process
         if not self.failed:
             data = self._description(bytes=self._end, calls=self._calls, parts=self._parts)
             self._file.seek(0)

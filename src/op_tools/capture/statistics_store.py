@@ -22,6 +22,7 @@ from torch import Tensor
 from torch._C import DisableTorchFunction
 
 from deeplink import settings
+from deeplink.i18n import _
 from op_tools.core import graph_capture, output_paths, tool_errors
 from op_tools.core.call import Call, tensor_list
 from op_tools.core.gradients import Gradients
@@ -134,7 +135,7 @@ class StatisticsStore:
         elif os.getpid() == self._pid and not self._working:
             self._working = True
             if self._background is None:
-                self._background = Background()
+                self._background = Background(_("statistics of OpCapture"))
             self._background.put(self._work)
 
     def _work(self) -> None:
@@ -178,7 +179,8 @@ class StatisticsStore:
         """Write all pending lines, and close the file."""
         if self._background is not None and os.getpid() == self._pid:
             self.sink.end_work()
-            self._background.close()
+            if not self._background.close():
+                return  # the thread may still write
         self.flush()
         self._file.close()
         if self.sink is not None:

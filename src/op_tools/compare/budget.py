@@ -133,7 +133,7 @@ class Pace:
 
     def __init__(self, patience: float | None, most: float = math.inf) -> None:
         """`most`: seconds of verdicts of one operator that may be pending."""
-        self.background = Background(WAITING)
+        self.background = Background(_("verdicts of OpAutoCompare"), WAITING)
         self._most = most
         self._open: Counter[str] = Counter()  # pending verdicts by operator
         self._seconds: dict[str, float] = {}  # of the last verdict

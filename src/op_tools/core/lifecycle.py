@@ -17,7 +17,7 @@ from typing import Protocol
 class Open(Protocol):
     """An object that has to be closed before the process ends."""
 
-    def close(self) -> None:
+    def close(self) -> object:
         """Close it: the interpreter is about to end."""
 
     def after_fork(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from deeplink.i18n import _, joined
 
+LAUNCHERS = ("__main__.py", "ipykernel_launcher.py")  # scripts that are not the user's
 INDENT = " " * len("Workaround: ")
 
 
@@ -52,9 +53,39 @@ class Problem:
         }
 
 
-def run_command(option: str) -> str:
-    """The command that runs this program again under `deeplink run` with an option."""
-    return f"deeplink run {option} {_program()}"
+CLASSES = {"fallback": "OpFallback", "autocompare": "OpAutoCompare", "capture": "OpCapture"}
+
+
+def run_command(tool: str, ops: str = "", *, modules: str = "", steps: str = "") -> str:
+    """The command that runs this program under a tool of `deeplink run`; in a notebook, which has
+    no command, the `with` line that starts the tool.
+    """
+    if is_notebook():
+        return with_line(CLASSES[tool], ops, modules=modules, steps=steps)
+    words = ["--fallback", ops or ".*"] if tool == "fallback" else [f"--{tool}"]
+    if ops and tool != "fallback":
+        words += ["--ops", ops]
+    for option, value in (("--modules", modules), ("--steps", steps)):
+        words += [option, value] if value else []
+    return f"deeplink run {shlex.join(words)} {_program()}"
+
+
+def is_notebook() -> bool:
+    """Whether this process is a kernel of a notebook, or a shell of IPython."""
+    return hasattr(sys.modules.get("__main__"), "get_ipython")
+
+
+def with_line(tool: str, ops: str = "", *, modules: str = "", steps: str = "") -> str:
+    """The line of Python that starts a tool."""
+    selected = []
+    if modules:
+        selected.append(f"modules={modules.split(',')!r}")
+    if steps:
+        selected.append(f"steps=op_tools.Steps.parse({steps!r})")
+    arguments = [repr(ops)] if ops else []
+    if selected:
+        arguments.append(f"select=op_tools.Selection({', '.join(selected)})")
+    return f"with op_tools.{tool}({', '.join(arguments)}):"
 
 
 def program_in(command: str) -> str:
@@ -65,7 +96,7 @@ def program_in(command: str) -> str:
     for at, word in enumerate(words):
         if word == "-m" and words[at + 1 : at + 2] not in (["deeplink"], ["op_tools"], []):
             return shlex.join(words[at:])
-        if word.endswith(".py") and Path(word).name != "__main__.py":
+        if word.endswith(".py") and Path(word).name not in LAUNCHERS:
             return shlex.join(words[at:])
     return "train.py"
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -148,15 +147,14 @@ def explained(finding: Finding, direction: Direction, findings: Sequence[Finding
     item = finding.wrong(direction)
     assert item is not None  # the first layer that diverges
     entry = finding.entry
-    workaround = option = ""
+    workaround = following = ""
     if entry.kind == "operator":
-        option = f"--ops {entry.path}"
-        workaround = run_command(f"--fallback {entry.path}")
+        workaround = run_command("fallback", entry.path)
+        following = run_command("autocompare", entry.path)
     elif entry.parent:
-        option = f"--modules {entry.path}"
-        layers = shlex.quote(",".join(_paths(findings)) or entry.path)
-        workaround = run_command(f"--fallback '.*' --modules {layers}")
-    following = run_command(f"--autocompare {option}") if option else ""
+        layers = ",".join(_paths(findings)) or entry.path
+        workaround = run_command("fallback", ".*", modules=layers)
+        following = run_command("autocompare", modules=entry.path)
     pattern = _pattern(findings)
     return Problem(
         _("{label}: {message}").format(label=item.label, message=item.verdict.message),

@@ -139,7 +139,7 @@ def test_an_expensive_operator_does_not_delay_the_others() -> None:
     pace, going_on = Pace(0.0, most=0.0), threading.Event()
     calls = {name: Call(1, name, lambda: None, (), {}) for name in ("slow", "quick")}
     assert pace.offer("slow", lambda: None, waits=False)
-    pace.background._queue.join()
+    pace.background._wait()
     assert pace.wants(calls["slow"])
     assert pace.offer("slow", going_on.wait, waits=False)
     assert not pace.wants(calls["slow"])

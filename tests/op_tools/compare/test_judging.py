@@ -111,7 +111,7 @@ def double(x: Tensor) -> Tensor:
 def judges(monkeypatch: pytest.MonkeyPatch) -> Iterator[Judges]:
     """With one process, which is ready."""
     monkeypatch.setattr(judging, "MOST", 1)
-    background = Background()
+    background = Background("verdicts")
     found = Judges(background)
     found._start()
     judging.select.select([found._starting[0].output], [], [], 120)
@@ -152,7 +152,7 @@ def test_a_process_that_was_killed_is_done_without(judges: Judges) -> None:
 def test_jobs_wait_for_processes_that_are_started_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "MOST", 1)
     monkeypatch.setattr(Job, "items", None)  # not in this process
-    background = Background()
+    background = Background("verdicts")
     found = Judges(background, at_once=True)
     (item,) = found.items(JOBS["api"]())
     assert item.verdict.passed

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from op_tools.core import lifecycle
+from op_tools.core import lifecycle, worker
 from op_tools.core.worker import Background
 from tests.torch_dipu.interpreter import output_of, run_python
 
@@ -119,10 +119,39 @@ def work():
     begun.set()
     time.sleep(0.3)
     print("done")
-Background().put(work)
+Background("verdicts").put(work)
 begun.wait()
 """
     assert output_of(CHILD + source) == "done"
+
+
+def test_work_that_never_ends_does_not_keep_the_process() -> None:
+    source = """
+from op_tools.core import worker
+worker.NOTICE, worker.PATIENCE = 0.1, 0.2
+verdicts = worker.Background("verdicts")
+verdicts.put(lambda: print("done", flush=True))
+for _ in range(3):
+    verdicts.put(threading.Event().wait)
+print("trained")
+"""
+    done = run_python(CHILD + source)
+    assert done.returncode == 0
+    assert sorted(done.stdout.split()) == ["done", "trained"]
+    assert "op_tools: waits for verdicts (3 pending)" in done.stderr
+    assert "op_tools: no longer waits for verdicts: none in 0 s. The results lack 3" in done.stderr
+
+
+def test_the_end_waits_as_long_as_pieces_of_work_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(worker, "NOTICE", 0.0)
+    background, turns = worker.Background("verdicts"), threading.Semaphore(0)
+    for _ in range(3):
+        background.put(turns.acquire)
+    monkeypatch.setattr(background, "_report", lambda text: turns.release())
+    assert background.close()
+    assert background._finished == 3
 
 
 def test_a_tool_ends_before_the_thread_that_waits_for_its_end() -> None:
@@ -135,30 +164,30 @@ class Working(op_tools.OpOverflowCheck):
         self.thread.close()
         print("finished")
 tool = Working().start()
-tool.thread = Background()  # the younger one
+tool.thread = Background("verdicts")  # the younger one
 tool.thread.put(ended.wait)
 """
     assert output_of(CHILD + source) == "finished"
 
 
 def test_an_interrupted_stop_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    going_on, worker = threading.Event(), Background()
-    worker.put(going_on.wait)
+    going_on, background = threading.Event(), Background("verdicts")
+    background.put(going_on.wait)
 
     def interrupted() -> None:
         raise KeyboardInterrupt
 
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(worker._queue, "join", interrupted)
+            patch.setattr(background, "_wait", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                worker.close()
-        assert (True, worker) in lifecycle._open
+                background.close()
+        assert (True, background) in lifecycle._open
     finally:
         going_on.set()  # else a failure here would leave pytest waiting at its end
-    worker.close()  # as the end of Python does
-    assert not worker._threads[0].is_alive()
-    assert (True, worker) not in lifecycle._open
+    background.close()  # as the end of Python does
+    assert not background._threads[0].is_alive()
+    assert (True, background) not in lifecycle._open
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ import torch
 
 from deeplink.console import console
 from deeplink.i18n import _
+from op_tools.core.problem import is_notebook, with_line
 from op_tools.diagnosis.flight_recorder.measurements import Figures
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -21,7 +22,10 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 def next_command(step: int) -> str:
     """The command that locates the kernel: it checks all kernels of the steps around the event."""
-    return f"deeplink why-nan --steps {max(0, step - 1)}- -- {shlex.join(['python', *sys.argv])}"
+    steps = f"{max(0, step - 1)}-"
+    if is_notebook():
+        return with_line("WhyNan", steps=steps)
+    return f"deeplink why-nan --steps {steps} -- {shlex.join(['python', *sys.argv])}"
 
 
 def tell(event: dict[str, Any]) -> None:

@@ -300,9 +300,8 @@ class WhyNan(Observer):
             "next": "",
         }
         if origin is not None:
-            capture = f"--capture --ops {origin.op} --steps {origin.step}"
-            self.found["workaround"] = run_command(f"--fallback {origin.op}")
-            self.found["next"] = run_command(capture)
+            self.found["workaround"] = run_command("fallback", origin.op)
+            self.found["next"] = run_command("capture", origin.op, steps=str(origin.step))
         self._save()
 
     def _save(self) -> None:
