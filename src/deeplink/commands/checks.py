@@ -55,13 +55,18 @@ def pytorch_tests(
     suites: Annotated[
         str, typer.Option(help="Built-in suites, with commas between.")
     ] = "op_db,module_db,optim_db",
-    pytorch: Annotated[
+    sources: Annotated[
         Path | None,
-        typer.Option(help="Instead: the folder `test` of a PyTorch checkout.", show_default=False),
+        typer.Option(
+            metavar="DIR",
+            help="Instead: a checkout of PyTorch, whose test files run on the device.",
+            show_default=False,
+        ),
     ] = None,
     files: Annotated[
-        str, typer.Option(help="Its test files, with commas between; default: all test_*.py.")
-    ] = "",
+        list[str] | None,
+        typer.Option(metavar="FILE", help="Its test files; default: all test_*.py."),
+    ] = None,
     only: Annotated[
         str,
         typer.Option(metavar="REGEX", help="Only tests whose file::class::test has this pattern."),
@@ -69,13 +74,30 @@ def pytorch_tests(
     dtypes: Annotated[
         str, typer.Option(help="Only these dtypes, with commas between; tests without one run.")
     ] = "",
-    output: Annotated[Path, common.output("The CSV. Default: pytorch_tests.csv.", "FILE")] = Path(
-        "pytorch_tests.csv"
-    ),
+    cuda: Annotated[
+        bool, typer.Option("--cuda", help="Run the files for torch.cuda, which is the device.")
+    ] = False,
+    cpu: Annotated[
+        Literal["all", "failed", "none"],
+        typer.Option(help="Which of the files' tests run on the plain CPU as well."),
+    ] = "all",
+    every_class: Annotated[
+        bool, typer.Option("--all-classes", help="Run classes that are made for no device, too.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        common.output(
+            "The CSV. Default: rows.csv in a new folder of pytorch_tests_results.", "FILE"
+        ),
+    ] = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes at a time.")] = 2,
-    time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds for one test.")] = 120.0,
+    time_limit: Annotated[
+        float,
+        typer.Option("--timeout", "--time-limit", min=0.1, help="Seconds for one test."),
+    ] = 120.0,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Keep the rows of the CSV, and run only the rest.")
+        bool,
+        typer.Option("--resume", help="Keep the rows of the latest CSV, and run only the rest."),
     ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Delete the rows of an earlier run.")
@@ -96,29 +118,42 @@ def pytorch_tests(
             metavar="FILE", help="The CSV of an earlier run, to compare with.", show_default=False
         ),
     ] = None,
+    export_config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Run nothing: write the tests that the device leaves out. FILE.json: the list of "
+            "disabled tests; FILE.py: PyTorch's test configuration.",
+            show_default=False,
+        ),
+    ] = None,
     vendor: common.VendorName = "",
     quiet: common.Quiet = False,
 ) -> None:
     """Run PyTorch's own tests on the device
 
-    Without --pytorch: every operator, module and optimizer of torch's own test databases, against
-    the CPU. With it: the test files of a checkout. Each test is one row of the CSV: file, class,
-    test, device or cpu, result (passed, failed, skipped, error), seconds, and the cause of a
-    failure: `chip` (values, missing kernels, crashes) or `shim` (a name of torch.cuda, the identity
-    of the device, jit.script). A crash or a hang costs one row.
+    Without --sources: every operator, module and optimizer of torch's own test databases, against
+    the CPU. With it: the test files of a checkout, for the device by its own name, and the same
+    tests on the plain CPU. What counts is a test that the CPU passes and the device fails. Each
+    test is one row of the CSV: file, class, test, device or cpu, result (passed, failed, skipped,
+    error), seconds, and the cause of a failure: `chip` (values, missing kernels, crashes) or `shim`
+    (a name of torch.cuda, the identity of the device, jit.script). A crash or a hang costs one row.
 
     \b
     Examples:
       deeplink pytorch-tests --dtypes float32 --jobs 8
       deeplink pytorch-tests --suites op_db --only 'forward_(add|mul)_'
       deeplink pytorch-tests --resume                  go on after an interruption
-      deeplink pytorch-tests --pytorch ~/pytorch/test --files test_torch.py,test_nn.py
+      deeplink pytorch-tests --sources ~/pytorch --files test_torch.py test_nn.py
+      deeplink pytorch-tests --sources ~/pytorch --files test_cuda.py --cuda
       deeplink pytorch-tests -o new.csv --diff old.csv
       deeplink pytorch-tests --no-run -o new.csv --diff old.csv
+      deeplink pytorch-tests --export-config disabled.json
 
     \b
     Exit codes:
-      0 no test failed, 1 one failed (with --diff: one that did not fail before), 2 nothing was run
+      0 no test failed, 1 one failed (with --diff: one that did not fail before; with --sources: one
+      that the CPU passes and gaps.toml does not list), 2 nothing was run
     """
 
     def here() -> int:
@@ -126,10 +161,13 @@ def pytorch_tests(
         return int(
             work(
                 suites=suites,
-                pytorch=pytorch,
-                files=files,
+                sources=sources,
+                files=tuple(files or ()),
                 only=only,
                 dtypes=dtypes,
+                cuda=cuda,
+                cpu=cpu,
+                every_class=every_class,
                 output=output,
                 jobs=jobs,
                 time_limit=time_limit,
@@ -138,6 +176,7 @@ def pytorch_tests(
                 no_run=no_run,
                 config=config,
                 old=diff,
+                export_config=export_config,
                 device=vendor,
             )
         )

@@ -70,7 +70,7 @@ class RunFolder:
                 _("-o DIR names a folder that you may write with free space."),
             ) from None
         if own:
-            _point(root / LATEST, path.name)
+            point(root / LATEST, path.name)
         return made
 
     def finish(self, status: int) -> dict[str, int]:
@@ -104,7 +104,7 @@ def write_findings(folder: Path, found: dict[str, int]) -> None:
             file.write_text(json.dumps(found), encoding="utf-8")
 
 
-def _point(link: Path, target: str) -> None:
+def point(link: Path, target: str) -> None:
     """Point a link to a sibling folder; does nothing on a file system without links."""
     fresh = link.with_name(f".{link.name}.{os.getpid()}")
     with contextlib.suppress(OSError):

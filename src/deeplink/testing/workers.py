@@ -64,7 +64,10 @@ class Lost:
 class Worker:
     """A process, the pipe to it, and the start time of its task."""
 
-    def __init__(self, module: str, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, module: str, options: Mapping[str, Any], values: Mapping[str, str] | None = None
+    ) -> None:
+        """Start the process; `values` are variables of its environment."""
         self.pipe, theirs = Pipe()
         self.since, self._queued_before = time.monotonic(), 0.0
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the worker
@@ -78,6 +81,7 @@ class Worker:
             stdin=subprocess.DEVNULL,
             stdout=self._said,
             stderr=subprocess.STDOUT,
+            env=settings.environment(values or {}),
             pass_fds=numbers,
             start_new_session=True,  # so that its child processes can be ended with it
         )

@@ -4,39 +4,56 @@
 from __future__ import annotations
 
 import difflib
-import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from deeplink import vendor
-from deeplink.console import console, table
+from deeplink.console import console
 from deeplink.errors import DeeplinkError
+from deeplink.run.run_folder import LATEST, point
 from deeplink.testing.workers import spare_the_cpu
-from ditorch import session
-from ditorch.pytorch_tests import device_config, results
+from deeplink.vendor import Vendor
+from ditorch.pytorch_tests import device_config, export, pairs, patterns, results, show, summary
 from ditorch.pytorch_tests.builtin import SUITES
 from ditorch.pytorch_tests.device_config import DeviceConfig, skipped
-from ditorch.pytorch_tests.results import RESULTS, Row, Test
-from ditorch.pytorch_tests.sources import Source, files_of, selected
+from ditorch.pytorch_tests.results import DEVICE, RESULTS, Row, Test
+from ditorch.pytorch_tests.sources import Source, files_of, how_to_get, selected, version_problem
 from ditorch.pytorch_tests.workers import Pool
 
-SHOWN = 20  # rows of a printed list; the CSV has all of them
 EVERY = 10.0  # seconds between two progress lines without a terminal
+FOLDER, ROWS = Path("pytorch_tests_results"), "rows.csv"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which tests run, and how."""
+
+    sources: Sequence[Source]
+    only: str
+    dtypes: Sequence[str]
+    jobs: int
+    limit: float
+    cpu: str  # which tests run on the plain CPU as well: all, failed or none
 
 
 def pytorch_tests(
     *,
     suites: str,
-    pytorch: Path | None,
-    files: str,
+    sources: Path | None,
+    files: Sequence[str],
     only: str,
     dtypes: str,
-    output: Path,
+    cuda: bool,
+    cpu: str,
+    every_class: bool,
+    output: Path | None,
     jobs: int,
     time_limit: float,
     resume: bool,
@@ -44,36 +61,49 @@ def pytorch_tests(
     no_run: bool,
     config: Path | None,
     old: Path | None,
+    export_config: Path | None,
     device: str,
 ) -> int:
     """Run the tests, show the results, compare them with `old`, and return the exit code."""
-    before = results.read(old) if old else None
-    if not no_run:
-        sources = _sources(suites, pytorch, _split_words(files))
-        _check_pattern(only)
-        _prepare_output(output, resume, overwrite)
-        with vendor.using(device):
-            session.activate()
-            rules = device_config.read(config or vendor.choose().vendor.gaps_file())
-            chosen = _split_words(dtypes) or rules.dtypes
-            _run(sources, only, chosen, output, jobs, time_limit, resume, rules)
+    with vendor.using(device):
+        chosen = vendor.choose(device or None).vendor
+        rules = device_config.read(config or chosen.gaps_file())
+        before = results.read(old) if old else None
+        if no_run or export_config is not None:
+            rows_file = _rows_file(output, earlier=True)
+        if export_config is not None:
+            count = export.write(export_config, rules, _read(rows_file), chosen.device)
+            console().print(f"{count} tests that are left out: {export_config}", soft_wrap=True)
+            return 0
+        if not no_run:
+            found = _sources(suites, sources, _split_words(",".join(files)))
+            own = [replace(each, every_class=every_class or cuda) for each in found]
+            if sources is not None and not cuda:
+                own = [replace(each, side="device") for each in own]
+            patterns.check(only)
+            rows_file = _rows_file(output, earlier=resume)
+            _prepare_output(rows_file, resume, overwrite)
+            types = _split_words(dtypes) or rules.dtypes
+            _run(Selection(own, only, types, jobs, time_limit, cpu), chosen, rules, rows_file)
+        return _finish(rows_file, before, rules, chosen)
+
+
+def _finish(path: Path, before: Sequence[Row] | None, rules: DeviceConfig, chosen: Vendor) -> int:
+    """Show the rows, and write their summary next to them; return the exit code."""
+    rows = _read(path)
+    found = pairs.pairs(rows, rules, chosen.device)
+    summary.write(path.with_suffix(".json"), found, chosen)
+    bad = show.show(rows, found, rules, path)
+    return int(show.show_changes(before, rows) if before is not None else bad)
+
+
+def _read(path: Path) -> list[Row]:
     try:
-        rows = results.read(output)
+        return results.read(path)
     except OSError as error:
         raise DeeplinkError(
-            f"{output} cannot be read: {error.strerror or error}.",
+            f"{path} cannot be read: {error.strerror or error}.",
             "run the tests first: deeplink pytorch-tests -o FILE",
-        ) from None
-    return 1 if _show(rows, before, output) else 0
-
-
-def _check_pattern(only: str) -> None:
-    try:
-        re.compile(only)
-    except re.error as error:
-        raise DeeplinkError(
-            f"--only {only!r} is not a regular expression: {error}.",
-            "for example: --only 'forward_(add|mul)_'",
         ) from None
 
 
@@ -81,14 +111,11 @@ def _split_words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _sources(suites: str, pytorch: Path | None, files: Sequence[str]) -> list[Source]:
-    if pytorch is not None:
-        return files_of(pytorch, files)
+def _sources(suites: str, checkout: Path | None, files: Sequence[str]) -> list[Source]:
+    if checkout is not None:
+        return files_of(checkout, files)
     if files:
-        raise DeeplinkError(
-            "--files needs --pytorch, the checkout that has them.",
-            "for example: --pytorch ~/pytorch/test --files test_torch.py",
-        )
+        raise DeeplinkError("--files needs --sources, the checkout that has them.", how_to_get())
     unknown = [name for name in _split_words(suites) if name not in SUITES]
     if unknown:
         near = difflib.get_close_matches(unknown[0], SUITES, n=1)
@@ -97,6 +124,19 @@ def _sources(suites: str, pytorch: Path | None, files: Sequence[str]) -> list[So
             f"did you mean {near[0]!r}?" if near else "",
         )
     return [Source(name) for name in _split_words(suites)]
+
+
+def _rows_file(output: Path | None, earlier: bool) -> Path:
+    """Return the requested CSV, that of the latest run, or one in a new folder."""
+    if output is not None:
+        return output
+    latest = FOLDER / LATEST / ROWS
+    if earlier and latest.exists():
+        return latest
+    folder = FOLDER / f"{datetime.now():%Y-%m-%d_%H-%M-%S_%f}"
+    folder.mkdir(parents=True, exist_ok=True)
+    point(FOLDER / LATEST, folder.name)
+    return folder / ROWS
 
 
 def _prepare_output(output: Path, resume: bool, overwrite: bool) -> None:
@@ -112,45 +152,85 @@ def _prepare_output(output: Path, resume: bool, overwrite: bool) -> None:
 # Run.
 
 
-def _run(
-    sources: Sequence[Source],
-    only: str,
-    dtypes: Sequence[str],
-    output: Path,
-    jobs: int,
-    limit: float,
-    resume: bool,
-    rules: DeviceConfig,
-) -> None:
+def _run(chosen: Selection, own: Vendor, rules: DeviceConfig, output: Path) -> None:
     """Run the selected tests that have no row yet; each row is written when it is complete."""
-    done = {row.key for row in results.read(output)} if resume and output.exists() else set()
-    left_out: list[Row] = []
-    known: list[Test] = []
-
-    def wanted(tests: list[Test]) -> list[Test]:
-        known.extend(tests)
-        new = [test for test in selected(tests, only, dtypes) if test.key not in done]
-        skips = {test: skip for test in new if (skip := rules.skip(test)) is not None}
-        left_out.extend(skipped(test, skip) for test, skip in skips.items())
-        return [test for test in new if test not in skips]
-
+    earlier = results.read(output) if output.exists() else []
+    run = _Run(chosen, rules, {row.key for row in earlier}, list(earlier))
     out = console(stderr=True)
     if said := spare_the_cpu():
         out.print(said, style="yellow", soft_wrap=True)
-    out.print(f"loading {', '.join(source.name for source in sources)} …", soft_wrap=True)
+    if chosen.sources[0].root and (said := version_problem(Path(chosen.sources[0].root))):
+        out.print(said, style="yellow", soft_wrap=True)
+    names = ", ".join(source.name for source in chosen.sources)
+    out.print(f"loading {names} …", soft_wrap=True)
     with (
-        Pool(jobs, limit, tolerances=rules.all_tolerances()) as pool,
-        results.Writer(output, append=resume) as writer,
+        Pool(own, chosen.jobs, chosen.limit, tolerances=rules.all_tolerances()) as pool,
+        results.Writer(output, append=bool(earlier)) as writer,
         _progress(out, pool) as tell,
     ):
-        for row in pool.run(sources, wanted):
+        sides = [(chosen.sources, run.wanted), (run.on_the_cpu(), run.wanted_on_the_cpu(own))]
+        for sources, select in sides:
+            for row in pool.run(sources, select):
+                run.rows.append(row)
+                writer.add(row)
+                tell.add(row)
+        for row in run.left_out:
             writer.add(row)
             tell.add(row)
-        for row in left_out:
-            writer.add(row)
-            tell.add(row)
-    for pattern in rules.unmatched(known):
-        out.print(f"the device's rules: {pattern!r} finds no test here", style="yellow")
+    for sentence in run.unused():
+        out.print(sentence, style="yellow", soft_wrap=True)
+
+
+class _Run:
+    """The state of a run: which tests it knows, which it left out, and the rows so far."""
+
+    def __init__(
+        self, chosen: Selection, rules: DeviceConfig, done: set[results.Key], rows: list[Row]
+    ) -> None:
+        self.chosen, self.rules, self.done, self.rows = chosen, rules, done, rows
+        self.left_out: list[Row] = []
+        self.known: list[Test] = []
+
+    def wanted(self, tests: list[Test]) -> list[Test]:
+        """Select the tests of a source that have to run on the device."""
+        self.known.extend(tests)
+        new = self._new(tests)
+        skips = {test: skip for test in new if (skip := self.rules.skip(test)) is not None}
+        self.left_out.extend(skipped(test, skip) for test, skip in skips.items())
+        return [test for test in new if test not in skips]
+
+    def on_the_cpu(self) -> list[Source]:
+        """Return the sources for the plain CPU."""
+        if self.chosen.cpu == "none":
+            return []
+        return [replace(s, side="cpu") for s in self.chosen.sources if s.root and not s.for_example]
+
+    def wanted_on_the_cpu(self, own: Vendor) -> Callable[[list[Test]], list[Test]]:
+        """Return what selects the tests that the plain CPU runs: those that the device ran."""
+
+        def select(tests: list[Test]) -> list[Test]:
+            ran = {
+                pairs.twin(row.key, own.device)
+                for row in self.rows
+                if row.device == DEVICE and row.result != "skipped"
+                and (self.chosen.cpu == "all" or row.bad)
+            }  # fmt: skip
+            return [
+                t for t in tests if t.key not in self.done and pairs.twin(t.key, own.device) in ran
+            ]
+
+        return select
+
+    def unused(self) -> Iterator[str]:
+        """Yield sentences about patterns that match no test."""
+        for pattern in self.rules.unmatched(self.known):
+            yield f"the device's rules: {pattern!r} finds no test here"
+        if self.chosen.only:
+            yield from patterns.unused(self.chosen.only, map(str, self.known))
+
+    def _new(self, tests: Iterable[Test]) -> list[Test]:
+        found = selected(tests, self.chosen.only, self.chosen.dtypes)
+        return [test for test in found if test.key not in self.done]
 
 
 class _Tally:
@@ -189,57 +269,3 @@ def _progress(out: Console, pool: Pool) -> Iterator[_Tally]:
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, TextColumn("{task.description}"), console=out) as bar:
         yield _Tally(out, pool, bar)
-
-
-# Show.
-
-
-def _show(rows: Sequence[Row], before: Sequence[Row] | None, output: Path) -> bool:
-    """Print the summary and the changes; return whether a test failed."""
-    out = console()
-    lines = results.summary(rows)
-    columns = ("file", "rows of", *RESULTS, "chip", "shim")
-    cells = [
-        (
-            line.file,
-            line.device,
-            *(str(line.counts.get(name, 0)) for name in RESULTS),
-            *(str(line.causes.get(name, 0)) for name in ("chip", "shim")),
-        )
-        for line in lines
-    ]
-    for about in ("device", "cpu"):
-        own = [cell for cell in cells if cell[1] == about]
-        if own:
-            sums = [str(sum(int(cell[at]) for cell in own)) for at in range(2, len(columns))]
-            cells.append(("total", about, *sums))
-    out.print(table("PyTorch's own tests", columns, cells))
-    _show_reasons(out, rows)
-    out.print(f"{len(rows)} rows in {output}", soft_wrap=True)
-    if before is None:
-        return any(row.bad for row in rows)
-    changed = results.diff(before, rows)
-    _list(out, "newly failing", changed.newly_failing, "red")
-    _list(out, "newly passing", changed.newly_passing, "green")
-    _list(out, "disappeared", changed.disappeared, "yellow")
-    return bool(changed.newly_failing)
-
-
-def _show_reasons(out: Console, rows: Iterable[Row]) -> None:
-    found: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        if row.bad:
-            found.setdefault((row.cause, row.reason), []).append(row)
-    if not found:
-        return
-    order = sorted(found.items(), key=lambda item: -len(item[1]))
-    cells = [(*why, str(len(own)), f"{own[0]}: {own[0].message[:120]}") for why, own in order]
-    out.print(table("Failures", ("cause", "reason", "rows", "first"), cells))
-
-
-def _list(out: Console, title: str, rows: Sequence[Row], style: str) -> None:
-    out.print(f"{title}: {len(rows)}", style=style if rows else "")
-    for row in rows[:SHOWN]:
-        out.print(f"  {row}  {row.message[:160]}".rstrip(), soft_wrap=True)
-    if len(rows) > SHOWN:
-        out.print(f"  … and {len(rows) - SHOWN} more")

@@ -10,6 +10,11 @@ dtypes = ["float32", "bfloat16"]       types of the chip; tests in other dtypes 
 test = "op_db::.*_linalg_eig"          a pattern that is searched in file::class::test
 reason = "why"
 
+[[pytorch_tests.gap]]                  runs, and is known to fail on the device alone
+test = "test_torch.py::.*_deepcopy"
+kind = "notyet"                        todo, notyet or never, as in [[conformance]]
+reason = "why"
+
 [[pytorch_tests.tolerance]]            for the built-in suites
 test = "test_forward_(tanh|erf)_"
 dtype = "float32"
@@ -33,6 +38,8 @@ from deeplink.testing import device_rules
 from ditorch.pytorch_tests.results import Row, Test
 
 SECTION = "pytorch_tests"
+KEYS = (*device_rules.KEYS, "gap")
+KINDS = ("todo", "notyet", "never")
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,15 @@ class Skip:
     """Tests that are not run, with the reason."""
 
     test: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Known:
+    """Tests that fail on the device although the CPU passes them; what they wait for, and why."""
+
+    test: str
+    kind: str  # one of KINDS
     reason: str
 
 
@@ -61,11 +77,15 @@ class DeviceConfig:
     skips: tuple[Skip, ...] = ()
     tolerances: tuple[Tolerance, ...] = ()
     shared: device_rules.Rules = device_rules.Rules()  # noqa: RUF009 - frozen
+    known: tuple[Known, ...] = ()
 
     def skip(self, test: Test) -> Skip | None:
         shared = (Skip(_test_of(each.op, each.dtype), each.reason) for each in self.shared.skips)
         skips = (*self.skips, *shared)
         return next((skip for skip in skips if re.search(skip.test, str(test))), None)
+
+    def known_gap(self, test: Test) -> Known | None:
+        return next((each for each in self.known if re.search(each.test, str(test))), None)
 
     def all_tolerances(self) -> list[Tolerance]:
         """Return all tolerances, those of `[device]` first: the last match counts."""
@@ -74,14 +94,22 @@ class DeviceConfig:
         return [*made, *self.tolerances]
 
     def unmatched(self, tests: Iterable[Test]) -> list[str]:
-        """Return the entries that match no test: misspelt, or obsolete."""
-        names = [str(test) for test in tests]
-        entries: Sequence[Skip | Tolerance] = (*self.skips, *self.tolerances)
+        """Return the entries that match no test of the loaded files: misspelt, or obsolete."""
+        tests = list(tests)
+        names, files = [str(test) for test in tests], {test.file for test in tests}
+        entries: Sequence[Skip | Tolerance | Known] = (*self.skips, *self.tolerances, *self.known)
         return [
             entry.test
             for entry in entries
-            if not any(re.search(entry.test, name) for name in names)
+            if _is_about(entry.test, files)
+            and not any(re.search(entry.test, name) for name in names)
         ]
+
+
+def _is_about(pattern: str, files: Iterable[str]) -> bool:
+    """Whether a pattern is about one of the files; one that names no file is about all."""
+    file, found, _ = pattern.partition("::")
+    return not found or any(re.search(file, each) for each in files)
 
 
 def _test_of(op: str, dtype: str) -> str:
@@ -93,7 +121,7 @@ def _test_of(op: str, dtype: str) -> str:
 
 def skipped(test: Test, skip: Skip) -> Row:
     """Create the row of a skipped test."""
-    return Row(*test.key, test.device, "skipped", "0.000", message=f"left out: {skip.reason}")
+    return Row(*test.key, "skipped", "0.000", message=f"left out: {skip.reason}")
 
 
 def bounds(tolerances: Iterable[Sequence[Any]], test: Test) -> dict[str, float]:
@@ -105,16 +133,23 @@ def read(path: Path | None) -> DeviceConfig:
     """Read the section of a file; raise DeeplinkError for a misspelt key or a missing reason."""
     if path is None:
         return DeviceConfig()
-    section = device_rules.section(path, SECTION, device_rules.KEYS)
+    section = device_rules.section(path, SECTION, KEYS)
     shared = device_rules.read(path)
     config = DeviceConfig(
         tuple(section.get("dtypes", shared.dtypes)),
         device_rules.entries(Skip, section.get("skip", ()), path),
         device_rules.entries(Tolerance, section.get("tolerance", ()), path),
         shared,
+        device_rules.entries(Known, section.get("gap", ()), path),
     )
-    for pattern in [*(s.test for s in config.skips), *(t.test for t in config.tolerances)]:
-        _check_pattern(pattern, path)
+    named: Sequence[Skip | Tolerance | Known] = (*config.skips, *config.tolerances, *config.known)
+    for entry in named:
+        _check_pattern(entry.test, path)
+    for known in config.known:
+        if known.kind not in KINDS:
+            raise DeeplinkError(
+                f"{path}: {known.test!r} has the kind {known.kind!r}; allowed: {', '.join(KINDS)}."
+            )
     return config
 
 

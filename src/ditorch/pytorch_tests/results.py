@@ -14,23 +14,27 @@ from deeplink.errors import DeeplinkError
 
 RESULTS = ("passed", "failed", "skipped", "error")
 BAD = ("failed", "error")
+# what a row is about: the device, a plain class in the device's process, the CPU without a device
+DEVICE, HOST, CPU = SIDES = ("device", "host", "cpu")
+
+Key = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, order=True)
 class Test:
-    """One test by its place; `device` is "device" or "cpu": what it tests."""
+    """One test by its place; `device` is one of SIDES: what it tests."""
 
     file: str  # a test file, or one of the built-in suites
     class_name: str
     name: str
-    device: str = "device"
+    device: str = DEVICE
 
     @property
-    def key(self) -> tuple[str, str, str]:
-        return self.file, self.class_name, self.name
+    def key(self) -> Key:
+        return self.file, self.class_name, self.name, self.device
 
     def __str__(self) -> str:
-        return "::".join(part for part in self.key if part)
+        return "::".join(part for part in self.key[:3] if part)
 
 
 @dataclass(frozen=True)
@@ -49,15 +53,15 @@ class Row:
     where: str = ""  # the innermost frame
 
     @property
-    def key(self) -> tuple[str, str, str]:
-        return self.file, self.class_name, self.test
+    def key(self) -> Key:
+        return self.file, self.class_name, self.test, self.device
 
     @property
     def bad(self) -> bool:
         return self.result in BAD
 
     def __str__(self) -> str:
-        return "::".join(part for part in self.key if part)
+        return "::".join(part for part in self.key[:3] if part)
 
 
 COLUMNS = tuple(field.name for field in fields(Row))
@@ -78,9 +82,9 @@ def read(path: Path) -> list[Row]:
             )
         whole = [line for line in reader if None not in line.values() and None not in line]
     rows = [Row(**line) for line in whole if line["result"] in RESULTS]
-    loaded = {row.file for row in rows if row.test}
+    loaded = {(row.file, row.device == CPU) for row in rows if row.test}
     last = {row.key: row for row in rows}.values()
-    return [row for row in last if row.test or row.file not in loaded]
+    return [row for row in last if row.test or (row.file, row.device == CPU) not in loaded]
 
 
 class Writer:
@@ -113,13 +117,13 @@ class Line:
     """One line of the summary: the number of rows of a file, about the device or the CPU."""
 
     file: str
-    device: str
+    device: str  # one of SIDES
     counts: Mapping[str, int]  # by result
     causes: Mapping[str, int]  # of the failed tests
 
 
 def summary(rows: Iterable[Row]) -> list[Line]:
-    """Count the rows of each file, those about the device separately from those about the CPU."""
+    """Count the rows of each file, separately for each side."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     causes: dict[tuple[str, str], Counter[str]] = {}
     for row in rows:
@@ -127,7 +131,7 @@ def summary(rows: Iterable[Row]) -> list[Line]:
         counts.setdefault(place, Counter())[row.result] += 1
         causes.setdefault(place, Counter())[row.cause] += 1
     # rows about the device first: they are the purpose of the run
-    order = sorted(counts, key=lambda place: (place[1] != "device", place[0]))
+    order = sorted(counts, key=lambda place: (SIDES.index(place[1]), place[0]))
     return [Line(*place, counts[place], causes[place]) for place in order]
 
 

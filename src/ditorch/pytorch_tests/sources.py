@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources of tests: a suite of torch's wheel, or a file of a PyTorch checkout."""
+"""Sources of tests: a suite of torch's wheel, or a file of a PyTorch checkout, on one side."""
 
 from __future__ import annotations
 
@@ -11,48 +11,112 @@ import unittest
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from deeplink.errors import DeeplinkError
+from deeplink.vendor import Vendor
 from ditorch.pytorch_tests import builtin
-from ditorch.pytorch_tests.results import Test
+from ditorch.pytorch_tests.results import CPU, DEVICE, HOST, Test
 
 # a dtype in the name of a generated test: test_add_cuda_float32
 _DTYPE = re.compile(
     r"_(bool|u?int(?:8|16|32|64)|b?float(?:16|32|64)|complex(?:32|64|128)"
     r"|float8_\w+?|q?u?int(?:4|8|32))(?=_|$)"
 )
+PRIVATE = "privateuse1"  # torch's name of a device of a package
+# device types that torch's machinery of tests has classes for
+IN_TORCH = ("cpu", "cuda", "xpu", "hpu", "mps")
+# torch's own example of a device: its tests are written for the name "openreg"
+EXAMPLE, EXAMPLE_MODULE, EXAMPLE_FOLDER = "openreg", "torch_openreg", "torch_openreg/tests"
+CLONE = "git clone --depth 1 --branch v{version} https://github.com/pytorch/pytorch"
 
 
 @dataclass(frozen=True)
 class Source:
-    """The name of a suite; or, with `root`, a file in the test folder of a checkout."""
+    """The name of a suite; or, with `root`, a file in the test folder of a checkout.
+
+    `side` is where its tests run: "cuda" (ditorch), "device" (the device by its own name), or
+    "cpu" (a process that loads no device).
+    """
 
     name: str
     root: str = ""
+    side: str = "cuda"
+    every_class: bool = False  # classes that are not made for a device as well
+
+    @property
+    def for_example(self) -> bool:
+        """Whether the tests are those of torch's example device, which the CPU does not have."""
+        return EXAMPLE_FOLDER in f"{self.root}/{self.name}"
+
+    def values(self, vendor: Vendor) -> dict[str, str]:
+        """Return the environment of a process that runs this source."""
+        own = vendor.device if vendor.device in IN_TORCH else PRIVATE
+        kind = {"cuda": "cuda", "device": own, "cpu": "cpu"}[self.side]
+        found = {"PYTORCH_TESTING_DEVICE_ONLY_FOR": kind if self.root else ""}
+        if self.side != "cuda":
+            found |= {"DITORCH": "", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+        if self.side == "device":
+            found["PYTORCH_TESTING_DEVICE_FOR_CUSTOM"] = own
+        return found
 
 
-def load(source: Source) -> dict[Test, unittest.TestCase]:
-    """Load every test of a source into this process."""
-    if source.root:
-        cases: Iterable[unittest.TestCase] = _cases_of(source)
-    else:
-        cases = builtin.tests_of(builtin.SUITES[source.name]())
-    return {_test(source.name, case): case for case in cases if not _a_twin(case)}
+def load(source: Source, device: str = "") -> dict[Test, unittest.TestCase]:
+    """Load every test of a source into this process; `device` is the type of the loaded device."""
+    if not source.root:
+        made = builtin.tests_of(builtin.SUITES[source.name]())
+        return {_test(source.name, case, DEVICE): case for case in made}
+    cases = list(_cases_of(source, device))
+    wanted = device if source.side == "device" else source.side
+    generic = [case for case in cases if _device_type(case) == wanted]
+    plain = [case for case in cases if _device_type(case) == ""]
+    found = {_test(source.name, case, CPU if source.side == "cpu" else DEVICE): case
+             for case in generic}  # fmt: skip
+    if source.every_class or not generic:
+        found |= {_test(source.name, case, _side_of_plain(source, case)): case for case in plain}
+    return found
 
 
 def files_of(root: Path, wanted: Iterable[str]) -> list[Source]:
     """List test files of a checkout: the requested ones, else every test_*.py at the top level."""
-    names = list(wanted) or sorted(path.name for path in root.glob("test_*.py"))
-    missing = [name for name in names if not (root / name).is_file()]
-    if missing or not names:
-        raise DeeplinkError(
-            f"{root} has no {', '.join(missing) or 'test_*.py'}.",
-            "--pytorch names the folder `test` of a PyTorch checkout.",
-        )
-    return [Source(name, str(root.resolve())) for name in names]
+    folder = root / "test" if (root / "test").is_dir() else root
+    files = {name: folder / name for name in wanted}
+    if not files:
+        files = {path.name: path for path in sorted(folder.glob("test_*.py"))}
+    for name, path in files.items():
+        if not path.is_file():
+            near = sorted(folder.rglob(Path(name).name))[:1]
+            hint = f"did you mean {near[0].relative_to(folder)}?" if near else ""
+            raise DeeplinkError(f"{root} has no {name}.", hint or how_to_get())
+    if not files:
+        raise DeeplinkError(f"{root} has no test_*.py: it is no PyTorch checkout.", how_to_get())
+    return [Source(name, str(folder.resolve())) for name in files]
+
+
+def how_to_get() -> str:
+    """Return the command that gets the sources of the installed torch."""
+    return f"get the sources of this torch: {CLONE.format(version=_installed())}"
+
+
+def version_problem(root: Path) -> str:
+    """Return a sentence about sources of another version than the installed torch; else ""."""
+    file = root / "version.txt"
+    if not file.is_file():
+        file = root.resolve().parent / "version.txt"
+    found = file.read_text("utf-8").strip() if file.is_file() else ""
+    if not found or found.startswith(_installed()):
+        return ""
+    return (
+        f"the sources are of torch {found}, and torch {torch.__version__} is installed: tests of "
+        f"what one of them lacks fail on the CPU, too. To {how_to_get()}"
+    )
+
+
+def _installed() -> str:
+    return str(torch.__version__).partition("+")[0]
 
 
 def selected(tests: Iterable[Test], only: str, dtypes: Iterable[str]) -> list[Test]:
@@ -67,10 +131,11 @@ def selected(tests: Iterable[Test], only: str, dtypes: Iterable[str]) -> list[Te
 
 def dtypes_in(name: str) -> set[str]:
     """Return the dtypes at the end of a test's name."""
-    return set(_DTYPE.findall(f"_{name.rpartition('_cuda_')[2]}"))
+    parts = re.split(r"_(?:cuda|cpu|meta|xpu|dipu|npu)(?=_|$)", name)
+    return set(_DTYPE.findall(f"_{parts[-1]}"))
 
 
-def _cases_of(source: Source) -> Iterator[unittest.TestCase]:
+def _cases_of(source: Source, device: str) -> Iterator[unittest.TestCase]:
     path = Path(source.root) / source.name
     os.chdir(source.root)  # tests open files by names relative to it
     sys.path[:0] = [str(path.parent), source.root]
@@ -80,8 +145,19 @@ def _cases_of(source: Source) -> Iterator[unittest.TestCase]:
         raise ImportError(f"{path} is no python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    if source.for_example and source.side == "device":
+        _execute_for(device, module, path)
+    else:
+        spec.loader.exec_module(module)
     yield from _flat(unittest.defaultTestLoader.loadTestsFromModule(module))
+
+
+def _execute_for(device: str, module: ModuleType, path: Path) -> None:
+    """Execute a test file of torch's example device, with the name of this device instead."""
+    text = re.sub(rf"(?<![A-Za-z]){EXAMPLE}(?![A-Za-z_])", device, path.read_text("utf-8"))
+    own = torch.get_device_module(device)
+    sys.modules[EXAMPLE_MODULE] = sys.modules[f"torch_{device}"] = own
+    exec(compile(text, str(path), "exec"), module.__dict__)
 
 
 def _flat(suite: Any) -> Iterator[unittest.TestCase]:
@@ -92,17 +168,20 @@ def _flat(suite: Any) -> Iterator[unittest.TestCase]:
         yield from _flat(each)
 
 
-def _a_twin(case: unittest.TestCase) -> bool:
-    """Whether the class is torch's copy for the chip's own name, next to the one for CUDA."""
-    machinery = sys.modules.get("torch.testing._internal.common_device_type")
-    if machinery is None or not torch.cuda.is_available():
-        return False
-    return isinstance(case, machinery.PrivateUse1TestBase)
+def _device_type(case: unittest.TestCase) -> str:
+    """Return the device type that the class of a test is made for; "" for a plain class."""
+    found = getattr(type(case), "device_type", "")
+    if found == PRIVATE:  # torch sets the name of the device when the first class is set up
+        return str(torch._C._get_privateuse1_backend_name())
+    return found if isinstance(found, str) else ""
 
 
-def _test(file: str, case: unittest.TestCase) -> Test:
-    kind, name = type(case).__name__, case.id().rpartition(".")[2]
-    about = getattr(type(case), "device_type", None)
-    if about is None:
-        about = "cuda" if re.search(r"cuda|gpu", f"{kind}.{name}", re.IGNORECASE) else "cpu"
-    return Test(file, kind, name, "cpu" if about in ("cpu", "meta") else "device")
+def _side_of_plain(source: Source, case: unittest.TestCase) -> str:
+    if source.side == "cpu":
+        return CPU
+    about_cuda = re.search(r"cuda|gpu", f"{type(case).__name__}.{case.id()}", re.IGNORECASE)
+    return HOST if source.every_class and not about_cuda else DEVICE
+
+
+def _test(file: str, case: unittest.TestCase, device: str) -> Test:
+    return Test(file, type(case).__name__, case.id().rpartition(".")[2], device)

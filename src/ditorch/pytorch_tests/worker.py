@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from deeplink import vendor
 from deeplink.testing import workers
 from ditorch import session
 from ditorch.pytorch_tests import builtin, causes, device_config, sources
@@ -65,14 +66,10 @@ def main() -> None:
     """Load the source, and run the requested tests."""
     line, options = workers.connect()
     torch.set_num_threads(options["threads"])
-    target = session.activate().target
-    device = target.device if target else "cuda"
-    if target:
-        # the CUDA backend of linear algebra; without it torch's tests skip linear algebra on any
-        # device
-        torch.cuda.has_magma = True
+    source = sources.Source(**options["source"])
     try:
-        cases = sources.load(sources.Source(options["name"], options["root"]))
+        device = _load_device(source.side, options["vendor"])
+        cases = sources.load(source, device)
     except (Exception, SystemExit) as error:  # a test file may raise anything while it is imported
         line.send((describe(error), _innermost(error.__traceback__)))
         return
@@ -81,6 +78,18 @@ def main() -> None:
         builtin.loosened.clear()
         builtin.loosened.update(device_config.bounds(options["tolerances"], test))
         line.send(run(test, cases.get(test), device))
+
+
+def _load_device(side: str, name: str) -> str:
+    """Load what the tests of a side run on; return its device type."""
+    chosen = vendor.choose(name).vendor
+    if side == "device":
+        vendor.load_device(chosen)
+    if side == "cuda" and session.activate(name).target:
+        # the CUDA backend of linear algebra; without it torch's tests skip linear algebra on any
+        # device
+        torch.cuda.has_magma = True
+    return "cpu" if side == "cpu" else chosen.device
 
 
 def run(test: Test, case: unittest.TestCase | None, device: str) -> Row:
@@ -101,7 +110,7 @@ def row(test: Test, result: str, seconds: float, message: str, where: str, devic
         rule = causes.classify(message, where, device)
         cause, reason = rule.cause, rule.reason
     took = f"{seconds:.3f}"
-    return Row(*test.key, test.device, result, took, cause, reason, message, where)
+    return Row(*test.key, result, took, cause, reason, message, where)
 
 
 def describe(error: BaseException | None) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 
 from deeplink.testing import workers
 from deeplink.testing.workers import Lost, Worker
-from ditorch import session
+from deeplink.vendor import Vendor
 from ditorch.pytorch_tests.device_config import Tolerance
-from ditorch.pytorch_tests.results import Row, Test
+from ditorch.pytorch_tests.results import CPU, DEVICE, Row, Test
 from ditorch.pytorch_tests.sources import Source
 from ditorch.pytorch_tests.worker import row
 
@@ -29,15 +30,17 @@ class _Worker(Worker):
     loading = True
     test: Test | None = None
 
-    def __init__(self, source: Source, jobs: int, tolerances: Sequence[Bound]) -> None:
+    def __init__(
+        self, source: Source, vendor: Vendor, jobs: int, tolerances: Sequence[Bound]
+    ) -> None:
         self.source = source
         options = {
-            "name": source.name,
-            "root": source.root,
+            "source": asdict(source),
+            "vendor": vendor.name,
             "threads": workers.threads(jobs),
             "tolerances": tolerances,
         }
-        super().__init__(MODULE, options)
+        super().__init__(MODULE, options, source.values(vendor))
 
     @property
     def busy(self) -> bool:
@@ -51,6 +54,7 @@ class Pool:
 
     def __init__(
         self,
+        vendor: Vendor,
         jobs: int,
         limit: float,
         start_limit: float = START_SECONDS,
@@ -59,8 +63,7 @@ class Pool:
         self._tolerances = [(each.test, each.dtype, each.bound) for each in tolerances]
         self.jobs, self.limit, self.start_limit = jobs, limit, start_limit
         self.total = 0
-        target = (found := session.current()) and found.target
-        self._device = target.device if target else "cuda"
+        self._vendor = vendor
         self._workers: list[_Worker] = []
         self._unseen: deque[Source] = deque()  # not loaded by any worker yet
         self._queues: dict[Source, deque[Test]] = {}
@@ -90,7 +93,7 @@ class Pool:
             else:
                 self._dismiss(worker)
         while len(self._workers) < self.jobs and (source := self._wanted()):
-            self._workers.append(_Worker(source, self.jobs, self._tolerances))
+            self._workers.append(_Worker(source, self._vendor, self.jobs, self._tolerances))
 
     def _wanted(self) -> Source | None:
         """Choose the source for one more worker: a new one first, then the longest queue."""
@@ -134,10 +137,11 @@ class Pool:
         tests = [worker.test] if worker.test else []
         if worker.loading:
             queue = self._queues.setdefault(worker.source, deque())
-            tests = list(queue) or [Test(worker.source.name, "", "")]
+            side = CPU if worker.source.side == "cpu" else DEVICE
+            tests = list(queue) or [Test(worker.source.name, "", "", side)]
             queue.clear()
         for test in tests:
-            yield row(test, "error", seconds, message, where, self._device)
+            yield row(test, "error", seconds, message, where, self._vendor.device)
 
     def _dismiss(self, worker: _Worker) -> None:
         self._workers.remove(worker)
