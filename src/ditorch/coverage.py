@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from deeplink.commands.common import STDOUT, write_json
 from deeplink.console import console, table
 from deeplink.i18n import _, joined, ngettext
 from deeplink.inspection import cuda_usage
-from deeplink.inspection.cuda_usage import Foreign, Use
+from deeplink.inspection.cuda_usage import Foreign, ScanResult, Use
 from deeplink.vendor import using
 from ditorch import cuda_namespace, session
 from ditorch.table import find
@@ -20,6 +20,7 @@ from ditorch.target import Target
 
 SERVED, WARNS, RAISES, UNKNOWN = "supported", "warns", "raises", "unknown"
 NOT_COVERED = "not covered"
+TRITON = "triton"  # in the table of dependencies: as the device runs Triton kernels
 
 
 @dataclass(frozen=True)
@@ -54,25 +55,33 @@ def outcome_of(use: Use, target: Target | None) -> Outcome:
     )
 
 
+def dependencies_of(found: ScanResult, target: Target | None) -> list[Foreign]:
+    """Return what the program uses of CUDA outside of torch.cuda, with its effect on the device."""
+    if target is None:  # the device is CUDA to torch itself
+        return []
+    return [replace(one, outcome=RAISES) if one.outcome == TRITON else one for one in found.foreign]
+
+
 def check(path: Path, *, every: bool, json: str, vendor: str) -> int:
     """Print how the chosen device handles the CUDA calls of a program; return the exit code."""
     found = cuda_usage.scan(path)
     with using(vendor):
         active = session.activate()
     outcomes = [outcome_of(use, active.target) for use in found.uses]
+    foreign = dependencies_of(found, active.target)
     if json:
-        write_json(_plain(outcomes, found.foreign, active.vendor.label), json)
+        write_json(_plain(outcomes, foreign, active.vendor.label), json)
     if json != STDOUT:
-        _show(outcomes, found.foreign, active.vendor.label, every)
-    missed = any(one.outcome != SERVED for one in outcomes)
-    return 1 if missed or found.foreign else 0
+        _show(outcomes, foreign, active.vendor.label, every)
+    effects = [one.outcome for one in outcomes] + [one.outcome for one in foreign]
+    return 1 if any(outcome != SERVED for outcome in effects) else 0
 
 
 def _plain(outcomes: list[Outcome], foreign: list[Foreign], label: str) -> dict[str, Any]:
     return {
         "device": label,
         "calls": [asdict(one) for one in outcomes],
-        "not covered": [asdict(one) for one in foreign],
+        "dependencies": [asdict(one) for one in foreign],
     }
 
 
@@ -83,8 +92,9 @@ def _show(outcomes: list[Outcome], foreign: list[Foreign], label: str, every: bo
         if every or one.outcome != SERVED
     ]
     rows += [
-        (one.name, NOT_COVERED, f"{one.file}:{one.line}", f"{one.what}: {one.advice}")
+        (one.name, one.outcome, f"{one.file}:{one.line}", f"{one.what}: {one.advice}")
         for one in foreign
+        if every or one.outcome != SERVED
     ]
     out = console()
     if rows:
@@ -117,10 +127,12 @@ def _show(outcomes: list[Outcome], foreign: list[Foreign], label: str, every: bo
             ).format(served=served, label=label),
             soft_wrap=True,
         )
-    if foreign:
-        names = ", ".join(one.name for one in foreign)
-        out.print(
-            _("not covered by this check: {names}").format(names=names),
-            style="yellow",
-            soft_wrap=True,
-        )
+    for outcome, text in (
+        (RAISES, _("does not run on {label}: {names}")),
+        (NOT_COVERED, _("not covered by this check: {names}")),
+    ):
+        names = dict.fromkeys(one.name for one in foreign if one.outcome == outcome)
+        if names:
+            out.print(
+                text.format(label=label, names=", ".join(names)), style="yellow", soft_wrap=True
+            )

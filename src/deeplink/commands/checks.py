@@ -24,7 +24,8 @@ def coverage(
 ) -> None:
     """Read a program: which of its CUDA calls the device supports
 
-    The program does not run. Its names of torch.cuda are looked up for the chosen device.
+    The program does not run. Its names of torch.cuda are looked up for the chosen device, also
+    those in modules of the program that it imports.
 
     \b
     Examples:
@@ -33,8 +34,8 @@ def coverage(
 
     \b
     Exit codes:
-      0 all calls are supported; 1 one is not, or the program has parts that this check does not
-      cover (CUDA C++, Triton kernels, packages with CUDA binaries); 2 the program cannot be read
+      0 all calls are supported; 1 one is not, or the program depends on CUDA otherwise (CUDA C++,
+      Triton kernels, CUDA's libraries, packages with CUDA binaries); 2 the program cannot be read
     """
     if not path.exists():
         raise DeeplinkError(

@@ -1,46 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CUDA features that a program's source uses: torch.cuda, CUDA C++, Triton, CUDA packages.
 
-Nothing of the program runs. ditorch decides whether the chosen device supports a name.
+Nothing of the program runs. ditorch decides whether the chosen device supports a name; what no
+name of torch.cuda covers is a row of cuda_dependencies.csv.
 """
 
 from __future__ import annotations
 
 import ast
+import csv
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from deeplink.errors import DeeplinkError
 from deeplink.i18n import _
 
-# CUDA dependencies outside of torch.cuda: (kind, advice) by the module that is imported.
-SDPA = "use torch.nn.functional.scaled_dot_product_attention, or the vendor's build of the package"
-BUILD = "install the vendor's build of the package"
-PACKAGES = {
-    "triton": ("Triton kernels", "use torch operators, or the vendor's build of Triton"),
-    "flash_attn": ("a package with CUDA binaries", SDPA),
-    "flashinfer": ("a package with CUDA binaries", SDPA),
-    "xformers": ("a package with CUDA binaries", SDPA),
-    "bitsandbytes": ("a package with CUDA binaries", f"use torch.optim, or {BUILD}"),
-    "apex": (
-        "a package with CUDA binaries",
-        "use torch.amp, torch.nn.LayerNorm and torch.optim with fused=True",
-    ),
-    "deepspeed": (
-        "a package with CUDA binaries",
-        f"use torch.distributed.fsdp.fully_shard, or {BUILD}",
-    ),
-    "transformer_engine": ("a package with CUDA binaries", f"use torch.nn, or {BUILD}"),
-    "mamba_ssm": ("a package with CUDA binaries", BUILD),
-    "causal_conv1d": ("a package with CUDA binaries", BUILD),
-    "cupy": ("a package with CUDA binaries", "use torch operators"),
-    "pycuda": ("a package with CUDA binaries", "use torch operators"),
-}
-CUDA_CPP = ("CUDA C++", "write the kernel for the device, or use torch operators")
-BUILDERS = ("load_inline", "load", "CUDAExtension")  # of torch.utils.cpp_extension
-EXTENSION = "torch.utils.cpp_extension"
+KINDS = ("package", "name", "call", "text")
+OUTCOMES = ("raises", "triton", "not covered")  # "triton": as the device runs Triton kernels
 SOURCES = (".cu", ".cuh")
+_TABLE = Path(__file__).with_name("cuda_dependencies.csv")
+_SKIPPED = ("site-packages", "node_modules")  # folders of installed packages
 
 
 @dataclass(frozen=True)
@@ -61,6 +43,7 @@ class Foreign:
     file: str
     line: int
     advice: str
+    outcome: str  # of OUTCOMES
 
 
 @dataclass(frozen=True)
@@ -71,24 +54,78 @@ class ScanResult:
     foreign: list[Foreign]
 
 
+@dataclass(frozen=True)
+class Dependency:
+    """One row of the table: how a program depends on CUDA outside of torch.cuda.
+
+    `pattern` is an imported package (kind `package`), a full dotted name (`name`, `call`), or a
+    regular expression for a text in the program (`text`). `arguments` restricts a `call` to those
+    that pass one of them: `name`, `name@position`, `name@position=expression`.
+    """
+
+    kind: str
+    pattern: str
+    arguments: str
+    name: str  # in reports; empty: what matched
+    what: str
+    outcome: str
+    advice: str
+
+    def at(self, name: str, file: str, line: int) -> Foreign:
+        """Return the row as found at a place of the program."""
+        return Foreign(self.name or name, self.what, file, line, self.advice, self.outcome)
+
+
+@cache
+def dependencies() -> tuple[Dependency, ...]:
+    """Read the table; raise DeeplinkError for an invalid row."""
+    with _TABLE.open(encoding="utf-8", newline="") as file:
+        found = tuple(Dependency(**line) for line in csv.DictReader(file))
+    for row in found:
+        if row.kind not in KINDS or row.outcome not in OUTCOMES:
+            raise DeeplinkError(
+                f"{_TABLE.name}: {row.pattern} has the kind {row.kind!r} and the outcome "
+                f"{row.outcome!r}; allowed: {', '.join(KINDS)}; {', '.join(OUTCOMES)}."
+            )
+    return found
+
+
 def scan(path: Path) -> ScanResult:
-    """Read a file, or every Python and CUDA file below a folder."""
+    """Read a file, or every Python and CUDA file below a folder, and what they import locally."""
     if not path.exists():
         raise DeeplinkError(
             _("no file or folder {path!r}.").format(path=str(path)),
             hint=_("give a script or a package."),
         )
-    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     found = ScanResult([], [])
-    for file in files:
+    files = _files_below(path) if path.is_dir() else [path]
+    read = {file.resolve() for file in files}
+    while files:
+        file = files.pop(0)
         if file.suffix in SOURCES:
-            found.foreign.append(Foreign(file.name, *_cpp(str(file), 1)))
+            row = next(row for row in _rows("text") if re.search(row.pattern, file.name))
+            found.foreign.append(row.at(file.name, str(file), 1))
         elif file.suffix == ".py" or file == path:
-            _read(file, found)
+            new = [one for one in _read(file, found) if one.resolve() not in read]
+            read.update(one.resolve() for one in new)
+            files.extend(new)
     return found
 
 
-def _read(file: Path, found: ScanResult) -> None:
+def _files_below(folder: Path) -> list[Path]:
+    def is_own(file: Path) -> bool:
+        parents = file.relative_to(folder).parts[:-1]
+        return not any(part.startswith(".") or part in _SKIPPED for part in parents)
+
+    return [file for file in sorted(folder.rglob("*")) if file.is_file() and is_own(file)]
+
+
+def _rows(kind: str) -> Iterator[Dependency]:
+    return (row for row in dependencies() if row.kind == kind)
+
+
+def _read(file: Path, found: ScanResult) -> list[Path]:
+    """Add what one file uses; return the program's own modules that it imports."""
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
     except (SyntaxError, UnicodeDecodeError) as error:
@@ -97,12 +134,14 @@ def _read(file: Path, found: ScanResult) -> None:
             _("give a script, or a folder of them."),
         ) from error
     names = _Names(tree)
+    local = _Local(file)
     found.uses.extend(_uses(names.below("torch.cuda"), str(file)))
     seen: set[str] = set()
-    for one in sorted(_foreign(tree, names, str(file)), key=lambda one: one.line):
+    for one in sorted(_foreign(tree, names, local, str(file)), key=lambda one: one.line):
         if one.name not in seen:
             seen.add(one.name)
             found.foreign.append(one)
+    return list(dict.fromkeys(module for name in names.modules for module in local.files(name)))
 
 
 def _uses(names: Iterable[tuple[str, int]], file: str) -> Iterator[Use]:
@@ -113,31 +152,74 @@ def _uses(names: Iterable[tuple[str, int]], file: str) -> Iterator[Use]:
         yield Use(name, file, tuple(lines[name]))
 
 
-def _foreign(tree: ast.AST, names: _Names, file: str) -> Iterator[Foreign]:
+def _foreign(tree: ast.AST, names: _Names, local: _Local, file: str) -> Iterator[Foreign]:
+    packages = {row.pattern: row for row in _rows("package")}
     for module, line in names.imported:
-        package = module.partition(".")[0]
-        if package in PACKAGES:
-            what, advice = PACKAGES[package]
-            yield Foreign(package, what, file, line, advice)
-    for name, line in names.below(EXTENSION):
-        if name in BUILDERS:
-            yield Foreign(name, *_cpp(file, line))
+        parts = module.split(".")
+        for length in range(1, len(parts) + 1):
+            row = packages.get(".".join(parts[:length]))
+            if row is not None and not local.files(parts[0]):
+                yield row.at(row.pattern, file, line)
+    named = {row.pattern: row for row in _rows("name")}
+    called = {row.pattern: row for row in _rows("call")}
+    for name, line in names.everywhere():
+        if name in named:
+            yield named[name].at(f"@{name}" if name.endswith("jit") else name, file, line)
+    # docstrings describe, and use nothing
+    sentences = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if node.value.endswith(SOURCES) and "\n" not in node.value:
-                yield Foreign(Path(node.value).name, *_cpp(file, node.lineno))
-        elif isinstance(node, ast.FunctionDef):
-            for decorator in node.decorator_list:
-                inner = decorator.func if isinstance(decorator, ast.Call) else decorator
-                name = names.full(_dotted(inner))
-                if name.startswith("triton."):
-                    yield Foreign(f"@{name}", PACKAGES["triton"][0], file, inner.lineno,
-                                  PACKAGES["triton"][1])  # fmt: skip
+        if isinstance(node, ast.Call):
+            row = called.get(names.full(_dotted(node.func)))
+            if row is not None and _passes(node, row.arguments):
+                yield row.at(row.pattern, file, node.lineno)
+        elif isinstance(node, ast.Constant) and id(node) not in sentences:
+            yield from _of_text(str(node.value), file, node.lineno)
 
 
-def _cpp(file: str, line: int) -> tuple[str, str, int, str]:
-    what, advice = CUDA_CPP
-    return what, file, line, advice
+def _of_text(text: str, file: str, line: int) -> Iterator[Foreign]:
+    for row in _rows("text"):
+        if re.search(row.pattern, text):
+            yield row.at(Path(text).name, file, line)
+
+
+def _passes(call: ast.Call, arguments: str) -> bool:
+    """Whether a call passes one of the arguments of a row, with a value that it allows."""
+    for one in arguments.split():
+        place, _equals, allowed = one.partition("=")
+        name, _at, position = place.partition("@")
+        value = next((word.value for word in call.keywords if word.arg == name), None)
+        if value is None and position and int(position) < len(call.args):
+            value = call.args[int(position)]
+        if value is None:
+            continue
+        constant = value.value if isinstance(value, ast.Constant) else ...
+        if re.fullmatch(allowed, str(constant)) if allowed else bool(constant):
+            return True
+    return False
+
+
+class _Local:
+    """The program's own modules: those beside a file, or in the folder of its package."""
+
+    def __init__(self, file: Path) -> None:
+        package = file.parent
+        while (package / "__init__.py").is_file():
+            package = package.parent
+        self._file = file
+        self._roots = list(dict.fromkeys((file.parent, package)))
+
+    def files(self, module: str) -> list[Path]:
+        """Return the files that an import of a module reads: its packages' and its own."""
+        level = len(module) - len(module.lstrip("."))
+        parts = module[level:].split(".")
+        for root in self._file.parents[level - 1 : level] if level else self._roots:
+            places = [root.joinpath(*parts[:length]) for length in range(1, len(parts) + 1)]
+            wanted = [root / "__init__.py"] if level else []
+            for place in places:
+                wanted += [place / "__init__.py", place.with_suffix(".py")]
+            if found := [file for file in wanted if file.is_file()]:
+                return found
+        return []
 
 
 class _Names:
@@ -145,19 +227,24 @@ class _Names:
 
     def __init__(self, tree: ast.AST) -> None:
         self.imported: list[tuple[str, int]] = []  # imported modules and names, with their lines
+        self.modules: list[str] = []  # imported modules, also relative ones: ".data.loader"
         self._short: dict[str, str] = {}  # short name in the file -> full name
         self._used: list[tuple[str, int]] = []
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
+                    self.modules.append(alias.name)
                     self.imported.append((alias.name, node.lineno))
                     if alias.asname:
                         self._short[alias.asname] = alias.name
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            elif isinstance(node, ast.ImportFrom):
+                module = "." * node.level + (node.module or "")
                 for alias in node.names:
-                    full = f"{node.module}.{alias.name}"
-                    self.imported.append((full, node.lineno))
-                    self._short[alias.asname or alias.name] = full
+                    full = f"{module}.{alias.name}" if node.module else f"{module}{alias.name}"
+                    self.modules.append(full)
+                    if not node.level:
+                        self.imported.append((full, node.lineno))
+                        self._short[alias.asname or alias.name] = full
         inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         for node in ast.walk(tree):  # only the longest attribute chain of each expression
             if isinstance(node, ast.Attribute) and id(node) not in inner and _dotted(node):
@@ -169,9 +256,13 @@ class _Names:
         module = self._short.get(first, first)
         return f"{module}.{rest}" if rest else module
 
+    def everywhere(self) -> Iterator[tuple[str, int]]:
+        """Yield every name that is used by attribute or import, with its line."""
+        yield from (*self.imported, *self._used)
+
     def below(self, module: str) -> Iterator[tuple[str, int]]:
         """Yield the names below a module that are used by attribute or import, with their lines."""
-        for name, line in (*self.imported, *self._used):
+        for name, line in self.everywhere():
             if name.startswith(f"{module}.") and not self._is_module(name, line):
                 yield name[len(module) + 1 :], line
 
