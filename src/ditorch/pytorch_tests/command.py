@@ -42,6 +42,11 @@ class Selection:
     limit: float
     cpu: str  # which tests run on the plain CPU as well: all, failed or none
 
+    def __str__(self) -> str:
+        dtypes = f"dtypes {', '.join(self.dtypes)}" if self.dtypes else ""
+        cpu = f"on the CPU: {self.cpu}" if self.cpu != "all" else ""
+        return "; ".join(part for part in (self.only, dtypes, cpu) if part)
+
 
 def pytorch_tests(
     *,
@@ -75,6 +80,7 @@ def pytorch_tests(
             count = export.write(export_config, rules, _read(rows_file), chosen.device)
             console().print(f"{count} tests that are left out: {export_config}", soft_wrap=True)
             return 0
+        selection = None
         if not no_run:
             found = _sources(suites, sources, _split_words(",".join(files)))
             own = [replace(each, every_class=every_class or cuda) for each in found]
@@ -84,15 +90,23 @@ def pytorch_tests(
             rows_file = _rows_file(output, earlier=resume)
             _prepare_output(rows_file, resume, overwrite)
             types = _split_words(dtypes) or rules.dtypes
-            _run(Selection(own, only, types, jobs, time_limit, cpu), chosen, rules, rows_file)
-        return _finish(rows_file, before, rules, chosen)
+            selection = Selection(own, only, types, jobs, time_limit, cpu)
+            _run(selection, chosen, rules, rows_file)
+        return _finish(rows_file, before, rules, chosen, selection)
 
 
-def _finish(path: Path, before: Sequence[Row] | None, rules: DeviceConfig, chosen: Vendor) -> int:
+def _finish(
+    path: Path,
+    before: Sequence[Row] | None,
+    rules: DeviceConfig,
+    chosen: Vendor,
+    selection: Selection | None,
+) -> int:
     """Show the rows, and write their summary next to them; return the exit code."""
     rows = _read(path)
     found = pairs.pairs(rows, rules, chosen.device)
-    summary.write(path.with_suffix(".json"), found, chosen)
+    told = None if selection is None else str(selection)
+    summary.write(path.with_suffix(".json"), found, chosen, told)
     bad = show.show(rows, found, rules, path)
     return int(show.show_changes(before, rows) if before is not None else bad)
 

@@ -154,7 +154,9 @@ def _cases_of(source: Source, device: str) -> Iterator[unittest.TestCase]:
 
 def _execute_for(device: str, module: ModuleType, path: Path) -> None:
     """Execute a test file of torch's example device, with the name of this device instead."""
-    text = re.sub(rf"(?<![A-Za-z]){EXAMPLE}(?![A-Za-z_])", device, path.read_text("utf-8"))
+    text = path.read_text("utf-8")
+    for name, own_name in ((EXAMPLE, device), (EXAMPLE.upper(), device.upper())):
+        text = re.sub(rf"(?<![A-Za-z]){name}(?![A-Za-z_])", own_name, text)
     own = torch.get_device_module(device)
     sys.modules[EXAMPLE_MODULE] = sys.modules[f"torch_{device}"] = own
     exec(compile(text, str(path), "exec"), module.__dict__)

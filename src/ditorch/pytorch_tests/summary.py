@@ -18,14 +18,16 @@ from ditorch.pytorch_tests.pairs import Pair
 KIND, VERSION = "pytorch_tests", 1
 
 
-def write(path: Path, found: Sequence[Pair], vendor: Vendor) -> None:
-    """Write the summary of the pairs of a run."""
-    text = json.dumps(as_dict(found, vendor), indent=1, ensure_ascii=False)
+def write(path: Path, found: Sequence[Pair], vendor: Vendor, selection: str | None) -> None:
+    """Write the summary of the pairs of a run; without a selection, the file's own remains."""
+    if selection is None:
+        selection = json.loads(path.read_text("utf-8"))["selection"] if path.is_file() else ""
+    text = json.dumps(as_dict(found, vendor, selection), indent=1, ensure_ascii=False)
     path.write_text(f"{text}\n", encoding="utf-8")
 
 
-def as_dict(found: Sequence[Pair], vendor: Vendor) -> dict[str, Any]:
-    """Return the summary of the pairs of a run."""
+def as_dict(found: Sequence[Pair], vendor: Vendor, selection: str) -> dict[str, Any]:
+    """Return the summary of the pairs of a run; `selection` names the tests that ran."""
     return {
         "kind": KIND,
         "version": VERSION,
@@ -33,6 +35,7 @@ def as_dict(found: Sequence[Pair], vendor: Vendor) -> dict[str, Any]:
         "python": ".".join(map(str, sys.version_info[:2])),
         "vendor": vendor.name,
         "device": vendor.device,
+        "selection": selection,
         "files": [each.as_dict() for each in pairs.count(found)],
         "failures": [_failure(pair) for pair in found if pair.lost],
     }

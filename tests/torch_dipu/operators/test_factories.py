@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -155,3 +155,33 @@ def test_is_dipu_and_the_dipu_method_exist() -> None:
     assert moved.is_dipu
     assert not tensor.is_dipu  # type: ignore[attr-defined]
     assert moved.device == torch.device("dipu", 0)
+
+
+FILLED = [torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.complex64]
+
+
+@pytest.fixture
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("dtype", FILLED)
+def test_new_memory_is_filled_as_on_the_cpu(deterministic: None, dtype: torch.dtype) -> None:
+    ours = torch.empty(3, dtype=dtype, device="dipu")
+    torch.testing.assert_close(ours.cpu(), torch.empty(3, dtype=dtype), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", FILLED)
+def test_what_a_resize_adds_is_filled_as_on_the_cpu(
+    deterministic: None, dtype: torch.dtype
+) -> None:
+    host = torch.ones(2, dtype=dtype)
+    ours = host.to("dipu").resize_(5)
+    torch.testing.assert_close(ours.cpu(), host.clone().resize_(5), equal_nan=True)
+
+
+def test_an_empty_tensor_has_no_value() -> None:
+    with pytest.raises(RuntimeError, match="Empty tensor not supported"):
+        torch.ops.aten._local_scalar_dense(torch.empty(0, device="dipu"))

@@ -213,3 +213,30 @@ def test_a_jagged_nested_tensor_computes_on_the_device() -> None:
     doubled = (nested * 2).unbind()
     assert [part.tolist() for part in doubled] == [[[2.0] * 3] * 2, [[4.0] * 3]]
     assert doubled[0].device == torch.device("dipu", 0)
+
+
+OUTS: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "reduction": lambda t, out: torch.amax(t, (0, 1), out=out),
+    "one argument": lambda t, out: torch.exp(t[0, 0], out=out),
+    "two arguments": lambda t, out: torch.add(t[0, 0], t[0, 1], out=out),
+    "in place": lambda t, out: out.add_(t[0, 0]),
+    "list": lambda t, out: torch._foreach_add_([out], [t[0, 0]]),
+}
+
+
+@pytest.mark.parametrize("name", OUTS)
+def test_a_result_is_not_written_to_a_number_on_the_host(name: str) -> None:
+    given = torch.ones(2, 3, device="dipu")
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        OUTS[name](given, torch.zeros(()))
+
+
+def test_mode_writes_to_the_tensors_of_out() -> None:
+    given = torch.tensor([[1.0, 2.0, 2.0], [3.0, 3.0, 1.0]])
+    values, indices = (
+        torch.empty(0, device="dipu"),
+        torch.empty(0, dtype=torch.int64, device="dipu"),
+    )
+    torch.mode(given.to("dipu"), 1, out=(values, indices))
+    assert values.tolist() == [2.0, 3.0]
+    assert indices.tolist() == torch.mode(given, 1).indices.tolist()

@@ -6,6 +6,8 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/ResizeCommon.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -46,11 +48,12 @@ static void check_factory(
   TORCH_CHECK(!pin.value_or(false), "Only dense CPU tensors can be pinned");
   TORCH_CHECK(layout.value_or(at::kStrided) == at::kStrided, "DIPU: only strided tensors are allocated here");
 }
-static Tensor fill_if_deterministic(Tensor t) {
+static bool fills_new_memory() {
   auto& context = at::globalContext();
-  if (C10_LIKELY(!context.deterministicAlgorithms() || !context.deterministicFillUninitializedMemory())) return t;
-  if (t.is_floating_point() || t.is_complex()) return t.fill_(std::numeric_limits<double>::quiet_NaN());
-  return t.fill_(t.scalar_type() == at::kBool ? at::Scalar(true) : at::Scalar(std::numeric_limits<int8_t>::max()));
+  return C10_UNLIKELY(context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory());
+}
+static Tensor fill_if_deterministic(Tensor t) {
+  return fills_new_memory() ? at::native::fill_empty_deterministic_(t) : t;
 }
 
 static Tensor empty(
@@ -111,6 +114,7 @@ static Tensor& set_empty(Tensor& self) {
 }
 static const Tensor& resize(const Tensor& self, IntArrayRef size, std::optional<at::MemoryFormat> format) {
   auto* impl = self.unsafeGetTensorImpl();
+  const auto bytes_before = static_cast<int64_t>(impl->unsafe_storage().nbytes());
   if (!impl->sizes().equals(size)) {
     impl->set_sizes_contiguous(size);
     grow_storage(self);
@@ -119,6 +123,7 @@ static const Tensor& resize(const Tensor& self, IntArrayRef size, std::optional<
     TORCH_CHECK(*format != at::MemoryFormat::Preserve, "Unsupported memory format ", *format);
     impl->empty_tensor_restride(*format);
   }
+  if (fills_new_memory()) at::native::fill_resize_deterministic_(self, bytes_before);
   return self;
 }
 static void record_stream(Tensor& self, c10::Stream stream) {
@@ -193,6 +198,7 @@ static Tensor copy_from_and_resize(const Tensor& src, const Tensor& dst) {
   return dst;
 }
 static at::Scalar local_scalar_dense(const Tensor& self) {
+  TORCH_CHECK(self.numel() > 0, "_local_scalar_dense: Empty tensor not supported");
   synchronize_current(self.device().index());
   return readable_on_host(self).item();
 }

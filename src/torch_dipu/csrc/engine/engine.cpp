@@ -20,12 +20,13 @@ using torch::jit::Stack;
 
 thread_local uint8_t tls_off = 0;
 
-static void look_at(const at::Tensor& t, bool takes_host, Where& found) {
+// `takes_host`: a host tensor with dimensions is allowed; `write`: not even a number is.
+static void look_at(const at::Tensor& t, bool takes_host, bool write, Where& found) {
   if (!t.defined()) return;
   if (t.device().type() == kDipu) {
     found.mixed |= found.device >= 0 && found.device != t.device().index();
     found.device = t.device().index();
-  } else if (t.dim() == 0) {
+  } else if (t.dim() == 0 && (takes_host || !write)) {
     found.number = true;
   } else {
     found.mixed |= !takes_host;
@@ -36,12 +37,12 @@ Where where_is(const Operator& op, const Stack& stack) {
   const size_t base = stack.size() - op.arguments;
   for (const auto& a : op.looked_at) {
     const IValue& value = stack[base + a.index];
-    if (a.kind == Kind::Tensor && value.isTensor()) look_at(value.toTensor(), op.takes_host_tensors, found);
+    if (a.kind == Kind::Tensor && value.isTensor()) look_at(value.toTensor(), op.takes_host_tensors, a.write, found);
     if (a.kind == Kind::TensorList && value.isTensorList()) {
-      for (const at::Tensor& t : value.toTensorVector()) look_at(t, op.takes_host_tensors, found);
+      for (const at::Tensor& t : value.toTensorVector()) look_at(t, op.takes_host_tensors, a.write, found);
     }
     if (a.kind == Kind::OptionalTensorList && value.isList()) {
-      for (const IValue& element : value.toListRef()) if (element.isTensor()) look_at(element.toTensor(), op.takes_host_tensors, found);
+      for (const IValue& element : value.toListRef()) if (element.isTensor()) look_at(element.toTensor(), op.takes_host_tensors, a.write, found);
     }
     if (a.kind == Kind::Device && value.isDevice() && value.toDevice().type() == kDipu && found.device < 0) {
       found.device = resolve_device(value.toDevice().index());
@@ -155,6 +156,8 @@ void register_engine() {
     for (const char* name : {"aten::convolution_overrideable", "aten::convolution_backward_overrideable"}) {
       register_operator(*library, dispatcher.findSchemaOrThrow(name, ""), *keys);
     }
+    // torch's composite of it accepts devices by name
+    register_operator(*library, dispatcher.findSchemaOrThrow("aten::mode", "values"), *keys);
   }
 }
 

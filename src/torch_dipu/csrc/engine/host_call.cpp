@@ -143,7 +143,7 @@ class HostCall {
     const at::Tensor& t = value.toTensor();
     if (C10_UNLIKELY(!t.defined())) return;
     if (C10_LIKELY(t.unsafeGetTensorImpl()->device().type() == kDipu)) value = move(a, -1, std::move(value).toTensor());
-    else saw_host_tensor_ |= t.dim() > 0;
+    else saw_host_tensor_ |= a.write || t.dim() > 0;  // a number may be read, never written
   }
   void list_to_host(const Argument& a, IValue& value) {
     auto list = value.toTensorList();
@@ -152,7 +152,7 @@ class HostCall {
     for (size_t i = 0; i < list.size(); i++) {
       at::Tensor t = list.get(i);
       if (on_device(t)) t = move(a, static_cast<int16_t>(i), std::move(t));
-      else saw_host_tensor_ |= t.defined() && t.dim() > 0;
+      else saw_host_tensor_ |= t.defined() && (a.write || t.dim() > 0);
       host.push_back(std::move(t));
     }
     value = std::move(host);

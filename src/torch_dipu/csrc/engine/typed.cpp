@@ -24,6 +24,9 @@ bool fits(const Tensor& t, int& device) {
   if (device < 0) device = where.index();
   return device == where.index();
 }
+bool fits(Tensor& written, int& device) {
+  return written.defined() && !written.is_cpu() && fits(std::as_const(written), device);
+}
 bool fits(const Scalar&, int&) {
   return true;
 }
