@@ -55,6 +55,14 @@ def _hook(dtype: torch.dtype) -> Iterator[Sample]:
     yield called(ptr=0)
 
 
+@makes("where")
+def _where(dtype: torch.dtype) -> Iterator[Sample]:
+    sizes = (((33, 1), (33, 65), (65,)), ((65,), (33, 1), (1, 65)), ((3, 1, 5), (5,), (3, 7, 1)))
+    for condition, one, other in sizes:
+        flags = torch.rand(condition) < 0.5
+        yield Sample((flags, draw(dtype, *one), draw(dtype, *other)))
+
+
 @makes("copy")
 def _copy(dtype: torch.dtype) -> Iterator[Sample]:
     for shape, (other, source) in product(ROWS, ((dtype, -1), (torch.float32, -1), (dtype, 1))):

@@ -23,10 +23,12 @@ LARGE: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "exp": [(((65_537,),), {})],
     "gelu": [(((1031, 17),), {})],
     "add": [(((1031, 33), (1031, 33)), {}), (((1031, 1), (1, 65)), {})],
-    "mul": [(((1031, 33), (33,)), {})],
+    "mul": [(((1031, 33), (33,)), {}), (((65, 65), (65, 1)), {})],
     "sort": [(((3, 4099),), {"dim": -1})],
     "topk": [(((5, 4099), 17), {})],
 }
+
+LOGITS = frozenset({"softmax", "log_softmax"})  # also with logits whose exponential overflows
 
 
 def _large(op: str) -> Maker:
@@ -34,6 +36,8 @@ def _large(op: str) -> Maker:
         for args, kwargs in LARGE[op]:
             made = tuple(draw(dtype, *a) if isinstance(a, tuple) else a for a in args)
             yield Sample(made, dict(kwargs))
+        if op in LOGITS:
+            yield Sample((draw(dtype, 9, 129) * 8 + 120, -1))
 
     return make
 
