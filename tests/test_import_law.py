@@ -31,8 +31,8 @@ ORDER: dict[str, tuple[str, ...]] = {
         "process", "native", "caches", "testing", "scaffold", "run", "inspection", "commands",
     ),
     "diopi.conformance": (
-        "cases", "own", "models", "execution", "checks", "planning", "device_config", "workers",
-        "results",
+        "cases", "own", "models", "outside", "execution", "checks", "planning", "device_config",
+        "workers", "results",
     ),
     "torch_dipu": (
         "runtime", "ipc", "dipu", "torch_internals", "op_patterns", "c_kernels", "routes", "debug",

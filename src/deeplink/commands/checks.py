@@ -13,6 +13,8 @@ from deeplink.commands import common, host
 from deeplink.errors import DeeplinkError
 from deeplink.i18n import _
 
+KERNELS = "Kernels of anyone"  # options of conformance
+
 
 def coverage(
     context: typer.Context,
@@ -235,9 +237,82 @@ def conformance(
     list_: Annotated[
         bool, typer.Option("--list", help="Show the operators, and run no case.")
     ] = False,
+    shard: Annotated[
+        str,
+        typer.Option(
+            metavar="I/N", help="Only part I of N parts of the cases.", show_default=False
+        ),
+    ] = "",
+    compare: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Two result folders: show regressions and fixes, and run no case.",
+            show_default=False,
+        ),
+    ] = None,
+    kernels: Annotated[
+        str,
+        typer.Option(
+            metavar="SPEC",
+            help="Instead of a vendor: kernels in a file, a folder, a module, or module:object.",
+            show_default=False,
+            rich_help_panel=KERNELS,
+        ),
+    ] = "",
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="cpu, cuda or dipu. Default: cuda where there is one, else cpu.",
+            show_default=False,
+            rich_help_panel=KERNELS,
+        ),
+    ] = "",
+    interpret: Annotated[
+        bool,
+        typer.Option(
+            "--interpret",
+            help="Run Triton kernels by Triton's interpreter on the CPU.",
+            rich_help_panel=KERNELS,
+        ),
+    ] = False,
+    map_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="FUNCTION=OP",
+            help="The operator of a function whose name does not show it.",
+            rich_help_panel=KERNELS,
+        ),
+    ] = None,
+    changed_only: Annotated[
+        bool,
+        typer.Option(
+            "--changed-only",
+            help="Keep the results of kernels whose source is that of the run in the folder.",
+            rich_help_panel=KERNELS,
+        ),
+    ] = False,
+    allow_torch: Annotated[
+        bool,
+        typer.Option(
+            "--allow-torch",
+            help="A kernel may call torch's own operator.",
+            rich_help_panel=KERNELS,
+        ),
+    ] = False,
     json: common.Json = "",
 ) -> None:
     """Check the operators of a vendor against their definition
+
+    --kernels judges functions of any source: SPEC is a Python or Triton file whose functions are
+    named like operators (def softmax(x, dim)), a module, module:object, module:enable of a package
+    that registers through torch.library, a folder of BackendBench or KernelBench, or a library
+    (.so) with functions of diopi.h. Each function is matched with an operator by its name and its
+    parameters. A kernel that crashes, hangs or writes outside of its memory is named, and the run
+    continues. Results may not come from torch's own operator, an earlier call, uninitialised
+    memory, or memory around the arguments.
 
     \b
     Examples:
@@ -245,6 +320,10 @@ def conformance(
       deeplink conformance --vendor acme --ops 'conv*' softmax --dtypes float16
       deeplink conformance --vendor acme --tier full --resume
       deeplink conformance --vendor acme --case ID        one case of the report
+      deeplink conformance --kernels softmax.py --interpret
+      deeplink conformance --kernels flag_gems:enable --device cuda --tier smoke
+      deeplink conformance --kernels kernels.py --map fast_norm=layer_norm
+      deeplink conformance --compare results_main results
 
     \b
     Exit codes:
@@ -267,8 +346,16 @@ def conformance(
         publish_to=publish,
         listed=list_,
         json=json,
+        kernels=kernels,
+        device=device,
+        interpret=interpret,
+        maps=tuple(map_ or ()),
+        allow_torch=allow_torch,
+        shard=shard,
+        changed_only=changed_only,
+        compared=tuple(compare or ()),
     )
-    ran = not (case or generate or publish or list_)
+    ran = not (case or generate or publish or list_ or compare)
     if ran and (output / "results.jsonl").is_file() and json != common.STDOUT:
         common.work("op_tools.diagnosis.report.cli:page")(output)
     raise typer.Exit(status)

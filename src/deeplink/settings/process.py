@@ -161,3 +161,11 @@ def label() -> str:
 def local_world_size() -> int:
     """How many ranks a launcher started on this host, by torchrun's variable; 1 without one."""
     return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
+
+
+def interpret_triton() -> None:
+    """Let Triton's interpreter run kernels on the CPU, in this process and its children.
+
+    Triton reads the variable when a kernel is defined.
+    """
+    os.environ["TRITON_INTERPRET"] = "1"

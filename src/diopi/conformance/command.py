@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from json import loads
+from json import dumps, loads
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,11 @@ from deeplink.testing import device_rules
 from diopi.conformance.cases.case import LOWERED, NOT_IMPLEMENTED, Group, Result, lowered_as, parse
 from diopi.conformance.device_config import DeviceConfig
 from diopi.conformance.execution.origin import Origin, Watch
-from diopi.conformance.execution.subject import Subject, open_subject
-from diopi.conformance.planning import guests, plan
+from diopi.conformance.execution.subject import Subject, open_kernels, open_subject
+from diopi.conformance.outside.spec import Spec, parse_maps
+from diopi.conformance.planning import guests, plan, recipes
+from diopi.conformance.results import badge, comparison, publish, report, results
 from diopi.conformance.results import gaps as known_gaps
-from diopi.conformance.results import publish, report, results
 from diopi.conformance.results.results import Summary, Writer
 from diopi.conformance.workers import store
 from diopi.conformance.workers.pool import Pool
@@ -40,6 +41,7 @@ from diopi.conformance.workers.worker import run_one
 from diopi.op import Op, all_ops
 
 WHOLE = "full"  # the tier in which every gap has a matching case
+SOURCES = "sources.json"  # checksums of the kernels of a run, by op
 EVERY = 10.0  # seconds between two progress lines without a terminal
 
 
@@ -58,6 +60,9 @@ class Request:
     gaps: Path | None = None  # replaces the vendor's own
     config: DeviceConfig = DeviceConfig()  # noqa: RUF009 - frozen
     baselines: Path | None = None  # None: computed in this run
+    kernels: Spec | None = None  # of someone else: `vendor` is their name
+    shard: tuple[int, int] = (1, 1)  # the part of the groups to run, and the number of parts
+    changed_only: bool = False  # keep the results of kernels with an unchanged source
     verbose: bool = False  # print a line for every finished op
 
 
@@ -69,7 +74,8 @@ def run(request: Request, out: Console) -> Summary:
         store.Bundle(request.baselines).check()
     path = request.folder / "results.jsonl"
     earlier = results.read(path) if request.resume else []
-    subject = open_subject(request.vendor, runs=False)
+    subject = _opened(request)
+    _show_matching(subject, out)
     ops = [op for op in select(request.ops) if subject.has(op.name)]
     rules = device_rules.read(request.gaps or subject.gaps)
     tier = plan.of_chip(plan.tier_of(request.tier), rules.dtypes)
@@ -78,19 +84,32 @@ def run(request: Request, out: Console) -> Summary:
         for group in (
             *plan.groups(tier, ops, request.dtypes),
             *guests.groups(tier, subject, request.ops, request.dtypes),
+            *(problem.group for problem in subject.problems.values()),
         )
         if request.config.wants(group.op, group.dtype)
         and not rules.skip_reason(group.op, group.dtype)
+        # a function of someone else does not check what torch checks before it calls a kernel
+        and not (request.kernels and group.source.endswith(f"+{recipes.ERRORS}"))
     ]
     # expensive and cheap ones mixed, so that the estimated time is stable
-    groups.sort(key=lambda group: group.seed)
+    groups.sort(key=lambda group: (group.seed, str(group)))
+    part, parts = request.shard
+    groups = groups[part - 1 :: parts]
+    if request.changed_only:
+        same = _unchanged(request, subject)
+        earlier = [row for row in results.read(path) if row.op in same]
+        groups = [group for group in groups if group.op not in same]
+        out.print(f"{len(same)} kernels are unchanged: their results are kept.")
     done = _by_group(result.case for result in earlier)
-    found, part = list(earlier), ""
+    found, until = list(earlier), ""
     with (
         Pool(*_pool(request), _options(request)) as pool,
         Writer(path, append=request.resume) as writer,
         _progress(pool, len(groups), out) as tell,
     ):
+        if not request.resume:
+            for result in earlier:
+                writer.add(result)
         lines = Lines(groups, pool, out if request.verbose else None)
         try:
             for result in pool.run(groups, done):
@@ -100,7 +119,7 @@ def run(request: Request, out: Console) -> Summary:
                 lines.add(result)
             lines.finish()
         except KeyboardInterrupt:  # partial results are worth a report
-            part = f"group {pool.groups_done} of {len(groups)}"
+            until = f"group {pool.groups_done} of {len(groups)}"
     if alone := sum(store.NO_BASELINE in result.reason for result in found):
         out.print(f"{alone} cases had no baseline of the same arguments: computed here.")
     if lowered := [result for result in found if LOWERED in result.reason]:
@@ -114,10 +133,12 @@ def run(request: Request, out: Console) -> Summary:
         out.print(
             f"{len(lacking)} cases of {len(names)} ops are not implemented, as the vendor reports."
         )
-    if len(ops) < len(select(request.ops)):
+    if len(ops) < len(select(request.ops)) and not request.kernels:
         out.print(f"{request.vendor} runs {len(ops)} of {len(select(request.ops))} ops.")
     machine = pool.machine or (before.machine if before else "unknown machine: no case was run")
-    return conclude(request, subject, found, watch.origin(machine, request.jobs, part), out)
+    if request.kernels and not until:
+        _write_sources(request, subject)
+    return conclude(request, subject, found, watch.origin(machine, request.jobs, until), out)
 
 
 def _pool(request: Request) -> tuple[str, str, int, float]:
@@ -133,6 +154,8 @@ def _by_group(cases: Iterable[str]) -> dict[Group, list[str]]:
 
 def _options(request: Request) -> dict[str, Any]:
     options: dict[str, Any] = {"skips": [asdict(skip) for skip in request.config.calls]}
+    if request.kernels:
+        options["kernels"] = request.kernels.fields()
     return options | ({"baselines": str(request.baselines)} if request.baselines else {})
 
 
@@ -209,14 +232,20 @@ def conclude(
     if all(result.status == "skipped" for result in found):
         reason = next((result.reason for result in found), "no op has cases here")
         complaints.append(f"no case was run: {reason}")
-    summary = results.summarise(found, gaps, request.vendor, request.tier, complaints, origin)
+    unmatched = [str(one) for one in subject.matching.unmatched] if subject.matching else []
+    summary = results.summarise(
+        found, gaps, request.vendor, request.tier, complaints, origin, subject.words, unmatched
+    )
     folder = request.folder
     folder.mkdir(parents=True, exist_ok=True)
-    report.errors(folder / "error_report.csv", found, gaps, request.vendor)
-    report.junit(folder / "junit.xml", found, gaps, request.vendor)
+    report.errors(folder / "error_report.csv", found, gaps, summary.words)
+    report.junit(folder / "junit.xml", found, gaps, summary.words)
     report.summary_json(folder / "summary.json", summary)
+    files = ["error_report.csv", "junit.xml", "summary.json"]
+    if summary.operators:
+        files += badge.write(folder, summary)
     report.show(summary, found, gaps, out)
-    out.print(f"Reports: {folder}/error_report.csv, junit.xml, summary.json", soft_wrap=True)
+    out.print(f"Reports: {folder}/{', '.join(files)}", soft_wrap=True)
     return summary
 
 
@@ -273,9 +302,69 @@ class Teller:
             )
 
 
-def one(text: str, vendor: str, out: Console) -> Result:
+def _unchanged(request: Request, subject: Subject) -> set[str]:
+    """Return the ops whose kernels have the source of the run in the folder."""
+    path = request.folder / SOURCES
+    before = loads(path.read_text("utf-8")) if path.is_file() else {}
+    if before.get("run") != _run_of(request):
+        return set()
+    kernels = before["kernels"]
+    return {op for op, digest in subject.sources().items() if kernels.get(op) == digest}
+
+
+def _write_sources(request: Request, subject: Subject) -> None:
+    found = {"run": _run_of(request), "kernels": subject.sources()}
+    (request.folder / SOURCES).write_text(dumps(found, indent=1) + "\n", "utf-8")
+
+
+def _run_of(request: Request) -> list[str]:
+    """Return what determines the cases of a run, except the kernels."""
+    words = request.kernels.words if request.kernels else ""
+    part = "/".join(map(str, request.shard))
+    return [request.tier, *request.ops, "", *request.dtypes, "", part, words]
+
+
+def _shard(text: str) -> tuple[int, int]:
+    part, _, parts = text.partition("/")
+    if part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts):
+        return int(part), int(parts)
+    raise DeeplinkError(f"--shard {text!r} is not I/N.", "as --shard 1/4 to --shard 4/4.")
+
+
+def _opened(request: Request) -> Subject:
+    if request.kernels:
+        return guests.adopt(open_kernels(request.kernels))
+    return open_subject(request.vendor, runs=False)
+
+
+def _show_matching(subject: Subject, out: Console) -> None:
+    """Print which function is the kernel of which operator, and which of none."""
+    if (found := subject.matching) is None:
+        return
+    rows = [f"{one.function} is {name}" for name, one in {**found.kernels, **found.forms}.items()]
+    rows += [f"{subject.watch.names[op]} is {op}" for op in subject.fused if subject.watch]
+    for problem in subject.problems.values():
+        shrunk = f", sizes divided by {problem.scale}" if problem.scale > 1 else ""
+        rows.append(f"ModelNew of {problem.name.removeprefix('problem.')}{shrunk}")
+    if rows:
+        out.print(f"{len(rows)} kernels on {subject.device}: {', '.join(rows)}", soft_wrap=True)
+    for line in found.restricted:
+        out.print(f"  restricted by its parameters: {line}", soft_wrap=True)
+    for text in found.unmatched:
+        out.print(f"  not matched: {text}", soft_wrap=True)
+    if found.unmatched:
+        out.print("  name them with --map function=operator.")
+    if not rows and not subject.kernels:
+        raise DeeplinkError(
+            "no function is the kernel of an operator.",
+            "--map function=operator; `deeplink conformance --list` shows the operators.",
+        )
+
+
+def one(text: str, request: Request, out: Console) -> Result:
     """Run one case in this process."""
-    result = run_one(parse(text), open_subject(vendor))
+    subject = _opened(request) if request.kernels else open_subject(request.vendor)
+    result = run_one(parse(text), subject)
     grade = f", grade {result.grade}" if result.grade else ""
     out.print(f"{result.case}: {result.status}{grade} {result.reason}", soft_wrap=True)
     for finding in result.findings:
@@ -302,6 +391,14 @@ def conformance(
     publish_to: Path | None,
     listed: bool,
     json: str,
+    kernels: str = "",
+    device: str = "",
+    interpret: bool = False,
+    maps: tuple[str, ...] = (),
+    allow_torch: bool = False,
+    shard: str = "",
+    changed_only: bool = False,
+    compared: tuple[Path, ...] = (),
 ) -> int:
     """Run `deeplink conformance`; return 0 when every case passed or is a known gap."""
     out = console(stderr=json == STDOUT)
@@ -312,20 +409,45 @@ def conformance(
     if listed:
         _list(ops, json, out)
         return 0
+    if compared:
+        return _compare(compared, json, out)
     if publish_to:
         return _publish(vendor, gaps, folder, publish_to, out)
-    if case:
-        return int(one(case, vendor, out).bad)
-    check_dtypes(dtypes)
+    spec = None
+    if kernels:
+        spec = Spec(kernels, device, interpret, parse_maps(maps), allow_torch)
+        vendor = spec.name
+    elif device or interpret or maps or allow_torch or changed_only:
+        raise DeeplinkError(
+            "--device, --interpret, --map, --allow-torch and --changed-only belong to --kernels.",
+            "deeplink conformance --kernels SPEC judges kernels of any source.",
+        )
     request = Request(
-        vendor, tier, ops, dtypes, jobs, limit, folder, resume, gaps, baselines=baselines
-    )
+        vendor, tier, ops, dtypes, jobs, limit, folder, resume, gaps, baselines=baselines,
+        kernels=spec, shard=_shard(shard or "1/1"), changed_only=changed_only,
+    )  # fmt: skip
+    if case:
+        return int(one(case, request, out).bad)
+    check_dtypes(dtypes)
     if generate_to:
         return int(not generate(request, generate_to, out))
     passed = run(request, out).passed
     if json:
         write_json(loads((folder / "summary.json").read_text("utf-8")), json)
     return int(not passed)
+
+
+def _compare(folders: Sequence[Path], json: str, out: Console) -> int:
+    """Compare two result folders; 1 when a case became wrong."""
+    if len(folders) != 2:
+        raise DeeplinkError(
+            f"--compare has {len(folders)} folders, not 2.", "as --compare results_main results."
+        )
+    found = comparison.compare(*folders)
+    comparison.show(found, out)
+    if json:
+        write_json(found.fields(), json)
+    return int(bool(found.regressions))
 
 
 def _list(ops: Sequence[str], json: str, out: Console) -> None:
@@ -344,7 +466,9 @@ def _list(ops: Sequence[str], json: str, out: Console) -> None:
 
 def _publish(vendor: str, gaps: Path | None, folder: Path, to: Path, out: Console) -> int:
     """Publish a run of another machine; the vendor need not be available on this one."""
-    found = vendors.find(vendor)
+    path = folder / "summary.json"
+    made = loads(path.read_text("utf-8")) if path.is_file() else {}
+    found = None if made.get("operators") else vendors.find(vendor)
     record = found.vendor if found else None
     known = known_gaps.read(gaps or (record.gaps_file() if record else None))
     for path in publish.publish(folder, to, known):

@@ -40,7 +40,8 @@ def conformance(
             return
         if wrong is None:
             pytest.skip("no cases")
-        lines = [f"{r.status}: {r.message}\n  {reproduce(r.case, vendor)}" for r in wrong[:20]]
+        words = f"--vendor {vendor}"
+        lines = [f"{r.status}: {r.message}\n  {reproduce(r.case, words)}" for r in wrong[:20]]
         pytest.fail(f"{len(wrong)} cases of {op} are wrong\n" + "\n".join(lines), pytrace=False)
 
     return test

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -37,6 +38,18 @@ def dtypes(vendor: str, device: str) -> Mapping[str, Sequence[str]]:
 def _takes(op: str, dtype: str, device: str) -> bool:
     made = cases(op, TYPES[dtype])
     return any(kernels.takes(op, device, case.arguments) for case in made)
+
+
+def parameters(op: str) -> Sequence[str]:
+    """Return the names of an op's arguments."""
+    arguments = OPS[op.removeprefix(PREFIX)].overload._schema.arguments
+    return [argument.name for argument in arguments]
+
+
+def judged(op: str, dtype: str, kernel: Callable[..., Any], device: str) -> Sequence[Trial]:
+    """Return the cases of an op for a kernel of someone else, which gets arguments by name."""
+    made = cases(op.removeprefix(PREFIX), TYPES[dtype])
+    return [(case.label, lambda case=case: wrong(case, device, kernel)) for case in made]  # type: ignore[misc]
 
 
 def trials(op: str, dtype: str, vendor: str, device: str) -> Sequence[Trial]:

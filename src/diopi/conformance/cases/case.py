@@ -128,6 +128,6 @@ def lowered_as(result: Result) -> str:
     return f"{LOWERED}{rest.partition(';')[0]}" if found else ""
 
 
-def reproduce(case: str, vendor: str) -> str:
-    """Return the command line that runs this case alone."""
-    return f"python -m diopi.conformance --vendor {vendor} --case '{case}'"
+def reproduce(case: str, words: str) -> str:
+    """Return the command line that runs this case alone; `words` request the subject."""
+    return f"python -m diopi.conformance {words} --case '{case}'"

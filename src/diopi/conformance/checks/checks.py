@@ -19,7 +19,7 @@ from deeplink.judge.formats import FORMATS
 from deeplink.judge.verdict import name_of
 from deeplink.testing.samples import UNINITIALISED
 from diopi.conformance.cases.case import Finding
-from diopi.conformance.checks import distributions, memory, residuals
+from diopi.conformance.checks import distributions, memory, outside, residuals
 from diopi.conformance.checks.forms import inplace, with_out
 from diopi.conformance.checks.trial import Findings, Trial, finer, kind
 from diopi.conformance.execution.running import host, same_bits
@@ -256,6 +256,7 @@ def leak(trial: Trial) -> Findings:
 Check = Callable[[Trial], Findings]
 CHECKS: dict[str, Check] = {
     "structure": structure,
+    "torch": outside.by_torch,  # before other checks call the kernel
     "dtype": dtype,
     "shape": shape,
     "strides": strides,
@@ -269,6 +270,13 @@ CHECKS: dict[str, Check] = {
     "out_resized": partial(with_out, "out_resized"),
     "inplace": inplace,
     "determinism": determinism,
+    "signed_zero": outside.signed_zero,
+    "alias": outside.alias,
+    "uninitialised": outside.uninitialised,
+    "outside": outside.around,
+    "cache": outside.cached,
+    "batch": outside.batch,
+    "layout": outside.layout,
     "leak": leak,
 }
 # after a failure of these the other checks do not apply

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,12 +16,18 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from deeplink import settings
 from deeplink import vendor as vendors
-from deeplink.errors import NoVendorError, VendorBrokenError
+from deeplink.errors import DeeplinkError, NoVendorError, VendorBrokenError
 from deeplink.vendor import Vendor
 from diopi import implementation, observing
 from diopi.conformance.cases.sample import Callee
 from diopi.conformance.execution.calls import Calls
+from diopi.conformance.outside import matching, sources
+from diopi.conformance.outside.matching import Matching
+from diopi.conformance.outside.problems import Problem, problems_of
+from diopi.conformance.outside.spec import Spec
+from diopi.conformance.outside.watching import Watch, is_compiled
 from diopi.implementation import Implementation
 from diopi.resolve import Resolved
 from diopi.schema import own_name
@@ -47,6 +53,13 @@ class Subject:
     active: Callable[[], AbstractContextManager[Any]] = nullcontext
     kernels: Mapping[str, Resolved] = field(default_factory=dict, repr=False)
     calls: Calls = field(default_factory=Calls, repr=False)  # of its C functions
+    words: str = ""  # of a command line that requests it; "": --vendor and its name
+    watch: Watch | None = None  # of kernels of someone else
+    matching: Matching | None = None  # their functions
+    problems: Mapping[str, Problem] = field(default_factory=dict, repr=False)
+    fused: Mapping[str, Callable[..., Any]] = field(default_factory=dict, repr=False)  # of guests
+    allow_torch: bool = False  # such a kernel may call torch's own operator
+    interpreted: bool = False  # by Triton's interpreter, in which a call takes seconds
 
     def ready(self) -> None:
         """Raise the device's error when it cannot be used at all."""
@@ -69,14 +82,52 @@ class Subject:
     @property
     def is_host(self) -> bool:
         """Whether it is torch's CPU itself, from which the expected results come."""
-        return self.device == "cpu" and not self.kernels
+        return self.device == "cpu" and not self.kernels and not self.matching
+
+    def begin(self) -> None:
+        """Clear the calls of the previous case."""
+        self.calls.begin()
+        if self.watch is not None:
+            self.watch.begin()
+
+    def sources(self) -> dict[str, str]:
+        """Return a checksum of the source of each kernel, by op; none for compiled ones."""
+        found: dict[str, str] = {}
+        if self.matching is not None:
+            matched = [*self.matching.kernels.values(), *self.matching.forms.values()]
+            found = {one.op.name: sources.checksum(one.kernel) for one in matched}
+        for name, problem in self.problems.items():
+            found[name] = sources.checksum(problem.candidate_module)
+        return {name: digest for name, digest in found.items() if digest}
+
+    def wants(self, check: str, op: str) -> bool:
+        """Whether a check concerns the kernels of this subject.
+
+        Without a form or a gradient of their own, kernels of someone else would be checked by
+        those of torch. The search for leaks makes too many calls for an interpreter.
+        """
+        if self.watch is None:
+            return True
+        if check == "leak" and self.interpreted:
+            return False
+        if check in ("backward", "out") or check.startswith("out_"):
+            return False
+        found = self.kernels.get(op)
+        return check != "inplace" or (found is not None and "inplace" not in found.derived)
+
+    @property
+    def overruns(self) -> list[str]:
+        """The writes outside of results and arguments since `begin`."""
+        return [*self.calls.overruns, *(self.watch.overruns if self.watch else ())]
 
     def has(self, op: str) -> bool:
         """Whether the vendor claims to implement an op."""
-        return not self.kernels or op in self.kernels
+        return op in self.kernels or not (self.kernels or self.matching)
 
     def takes(self, callee: Callee) -> Callee:
         """Replace the callee by the vendor's kernel where an op is called by its own name."""
+        if callee.name in self.problems and self.watch is not None:
+            return replace(callee, function=self.problems[callee.name].candidate(self.watch))
         if not callee.direct or callee.name not in self.kernels:
             return callee
         # a kernel determines its own device
@@ -98,6 +149,64 @@ def open_subject(name: str, *, runs: bool = True) -> Subject:
     if chosen.kernels:
         return of_kernels(name, implementation.load(chosen), chosen.device, gaps)
     return Subject(name, chosen.device, gaps)
+
+
+def open_kernels(spec: Spec) -> Subject:
+    """Open kernels of someone else: match their functions with ops, and watch each call."""
+    torch._C._set_cudnn_allow_tf32(False)
+    if spec.interpret:
+        settings.interpret_triton()
+    return of_source(spec, sources.read(spec), _device(spec))
+
+
+def of_source(spec: Spec, source: sources.Source, device: str = "cpu") -> Subject:
+    """Create a subject from functions of someone else."""
+    found = matching.match(source.functions, spec.maps, source.missing)
+    kernels, forms, watch = dict(source.exact), {}, None
+    if not kernels:  # a library has observers of its own
+        watch = Watch({op: one.function for op, one in found.kernels.items()})
+        watch.opaque |= {op for op, one in found.kernels.items() if is_compiled(one.kernel)}
+        forms = {name: watch.watched(name, one.call) for name, one in found.forms.items()}
+        kernels = {one.op.name: _functional(forms[name]) for name, one in found.forms.items()}
+        kernels |= {op: watch.watched(op, one.call) for op, one in found.kernels.items()}
+    subject = of_kernels(
+        spec.name, Implementation(spec.name, kernels, forms), device, routes=("kernel",)
+    )
+    return replace(
+        subject,
+        words=spec.words,
+        watch=watch,
+        matching=found,
+        problems={one.name: one for one in problems_of(source, device)},
+        allow_torch=spec.allow_torch,
+        interpreted=spec.interpret,
+    )
+
+
+def _functional(inplace: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the op of a kernel that exists in place alone: it changes a copy."""
+
+    def call(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        target = input.clone()
+        inplace(target, *args, **kwargs)
+        return target
+
+    return call
+
+
+def _device(spec: Spec) -> str:
+    if spec.device == "dipu":
+        chosen = vendors.choose("reference").vendor
+        vendors.load_device(chosen)
+        return chosen.device
+    if spec.device == "cuda" and not torch.cuda.is_available():
+        raise DeeplinkError(
+            "--device cuda: torch finds no GPU.",
+            "--device cpu runs kernels of plain Python, and --interpret those of Triton.",
+        )
+    if spec.device:
+        return spec.device
+    return "cuda" if torch.cuda.is_available() and not spec.interpret else "cpu"
 
 
 def is_module(name: str) -> bool:
@@ -131,14 +240,14 @@ def _source(name: str) -> Any:
 
 
 def of_kernels(
-    name: str, kernels: Implementation, device: str = "cpu", gaps: Path | None = None
+    name: str,
+    kernels: Implementation,
+    device: str = "cpu",
+    gaps: Path | None = None,
+    routes: Sequence[str] = ("kernel", "decomposition"),
 ) -> Subject:
     """Create a subject from kernels: each replaces its ATen overloads on the vendor's device."""
-    runs = {
-        op: found
-        for op, found in kernels.resolve().items()
-        if found.route in ("kernel", "decomposition")
-    }
+    runs = {op: found for op, found in kernels.resolve().items() if found.route in routes}
     routed = {
         overload: (found, form) for found in runs.values() for overload, form in _forms(found)
     }

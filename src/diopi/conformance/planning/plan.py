@@ -44,7 +44,11 @@ POSITIVE = frozenset({"cholesky"})  # with random values the matrix is not posit
 GROWTHS = ("odd", "large", "empty")
 THOROUGH = tuple(check for check in CHECKS if check != "leak")  # the leak check needs many calls
 HUGE = 1 << 15  # elements of all arguments; a larger sample runs once, in float32, unchanged
-CHEAP = ("structure", "dtype", "shape", "strides", "values", "inputs", "backward")
+CHEAP = (
+    *("structure", "torch", "dtype", "shape", "strides", "values", "inputs", "backward"),
+    *("signed_zero", "alias"),
+)
+SIZED = (*CHEAP, "uninitialised", "outside", "batch")  # of other sizes, where tails are
 
 
 @dataclass(frozen=True)
@@ -204,7 +208,7 @@ def _varied(
     some = _some(layouts, tier.layouts, turn)
     if tier.ranks and tier.layouts:  # in every dtype, whichever the turn
         some = [ALWAYS, *_some(layouts[1:], tier.layouts - 1, turn)]
-    checks = THOROUGH if tier.name == "full" else (*CHEAP, "inplace")
+    checks = THOROUGH if tier.name == "full" else (*CHEAP, "inplace", "layout")
     for index in rich[: tier.laid]:
         for layout in some:
             # a transposed vector has an unchanged layout
@@ -217,7 +221,7 @@ def _varied(
     if kind != "random" and not captured and group.op not in ONCE | POSITIVE:
         for index in rich[: tier.grown]:
             for growth in GROWTHS:
-                yield _case(group, index, growth), CHEAP
+                yield _case(group, index, growth), SIZED
 
 
 def _ranked(

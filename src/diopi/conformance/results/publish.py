@@ -7,6 +7,7 @@ import csv
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from deeplink.errors import DeeplinkError
@@ -16,6 +17,7 @@ from diopi.conformance.models import stored
 from diopi.conformance.planning import guests
 from diopi.conformance.results import results
 from diopi.conformance.results.gaps import Gap, find
+from diopi.conformance.results.operators import Operator
 from diopi.conformance.results.results import Cell, Summary
 from diopi.op import all_ops
 
@@ -39,7 +41,11 @@ def publish(folder: Path, target: Path, gaps: Sequence[Gap]) -> list[Path]:
     made = json.loads(path.read_text("utf-8"))
     found = results.read(folder / "results.jsonl")
     origin = Origin(**made["origin"])
-    summary = results.summarise(found, gaps, made["vendor"], made["tier"], (), origin)
+    words = made.get("words", "") if made.get("operators") else ""
+    unmatched = made.get("unmatched", ())
+    summary = results.summarise(
+        found, gaps, made["vendor"], made["tier"], (), origin, words, unmatched
+    )
     target.mkdir(parents=True, exist_ok=True)
     name = summary.vendor.replace(":", ".")
     page, rows = target / f"{name}.md", target / f"{name}.csv"
@@ -58,6 +64,7 @@ def render(summary: Summary, found: Sequence[Result], gaps: Sequence[Gap]) -> st
     ran = [result for result in found if result.status != "skipped"]
     models = sum(parse(result.case).source.startswith(stored.PREFIX) for result in ran)
     wrong = [result for result in ran if result.bad]
+    own = [] if not summary.operators else ["## By operator", _operators(summary)]
     parts = [
         MARK,
         f"# Conformance of {summary.vendor}",
@@ -66,6 +73,7 @@ def render(summary: Summary, found: Sequence[Result], gaps: Sequence[Gap]) -> st
         f"{summary.origin}.",
         "[How to read this](../howto/conformance.md). Every op in every dtype: "
         f"[{summary.vendor}.csv]({summary.vendor}.csv).",
+        *own,
         "## By family",
         _families(summary.cells),
         "## Checks made",
@@ -78,6 +86,20 @@ def render(summary: Summary, found: Sequence[Result], gaps: Sequence[Gap]) -> st
         _skipped(found),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _operators(summary: Summary) -> str:
+    """Render one row for each operator of someone else's kernels, and what was not matched."""
+    names = [field.name for field in fields(Operator) if field.name != "worst"]
+    rows = [
+        [f"{value:.3g}" if isinstance(value, float) else str(value) for value in row]
+        for row in ([getattr(one, name) for name in names] for one in summary.operators)
+    ]
+    parts = [_table([name.replace("_", " ") for name in names], rows)]
+    if summary.unmatched:
+        parts.append("Not matched with an operator:")
+        parts.append("\n".join(f"- {text}" for text in summary.unmatched))
+    return "\n\n".join(parts)
 
 
 def _families(cells: Iterable[Cell]) -> str:

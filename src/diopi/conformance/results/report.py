@@ -25,7 +25,7 @@ COLUMNS = (
 )
 
 
-def errors(path: Path, results: Sequence[Result], gaps: Sequence[Gap], vendor: str) -> None:
+def errors(path: Path, results: Sequence[Result], gaps: Sequence[Gap], words: str) -> None:
     """Write error_report.csv: every case with a finding, the wrong ones first."""
     rows = [r for r in results if r.findings]
     rows.sort(key=lambda r: (not r.bad, r.case))
@@ -35,18 +35,18 @@ def errors(path: Path, results: Sequence[Result], gaps: Sequence[Gap], vendor: s
         for r in rows:
             gap = find(gaps, r) if r.bad else None
             known = f"{gap.kind}: {gap.reason}" if gap else ""
-            line = reproduce(r.case, vendor)
+            line = reproduce(r.case, words)
             writer.writerow(
                 [r.case, r.op, r.dtype, r.status, r.grade, r.check, r.message, r.error, known, line]
             )
 
 
-def junit(path: Path, results: Sequence[Result], gaps: Sequence[Gap], vendor: str) -> None:
+def junit(path: Path, results: Sequence[Result], gaps: Sequence[Gap], words: str) -> None:
     """Write JUnit: one suite for each op, for CI systems."""
     by_op: dict[str, list[Result]] = defaultdict(list)
     for result in results:
         by_op[result.op].append(result)
-    root = ElementTree.Element("testsuites", name=f"diopi.conformance {vendor}")
+    root = ElementTree.Element("testsuites", name=f"diopi.conformance {words}")
     for op, rows in sorted(by_op.items()):
         bad = sum(r.bad and find(gaps, r) is None for r in rows)
         skipped = sum(r.status == "skipped" for r in rows)
@@ -55,11 +55,11 @@ def junit(path: Path, results: Sequence[Result], gaps: Sequence[Gap], vendor: st
             skipped=str(skipped), errors="0",
         )  # fmt: skip
         for r in rows:
-            _junit_case(suite, r, find(gaps, r) if r.bad else None, vendor)
+            _junit_case(suite, r, find(gaps, r) if r.bad else None, words)
     ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
 
 
-def _junit_case(suite: ElementTree.Element, r: Result, gap: Gap | None, vendor: str) -> None:
+def _junit_case(suite: ElementTree.Element, r: Result, gap: Gap | None, words: str) -> None:
     name = r.case.partition("/")[2]
     case = ElementTree.SubElement(
         suite, "testcase", classname=r.op, name=name, time=f"{r.seconds:.3f}"
@@ -70,7 +70,7 @@ def _junit_case(suite: ElementTree.Element, r: Result, gap: Gap | None, vendor: 
         ElementTree.SubElement(case, "skipped", message=_xml(f"{gap.kind}: {gap.reason}"))
     elif r.bad:
         failure = ElementTree.SubElement(case, "failure", type=r.check, message=_xml(r.message))
-        failure.text = reproduce(r.case, vendor)
+        failure.text = reproduce(r.case, words)
 
 
 def _xml(text: str) -> str:
@@ -97,7 +97,7 @@ def show(summary: Summary, results: Sequence[Result], gaps: Sequence[Gap], out: 
         rows = [[r.op, r.dtype, r.status, r.check, r.message[:160]] for r in first[:SHOWN]]
         head = f"{len(bad)} cases are wrong; the first of {len(first)} kinds"
         out.print(table(head, ["op", "dtype", "status", "check", "finding"], rows))
-        out.print(f"Reproduce: {reproduce(first[0].case, summary.vendor)}", soft_wrap=True)
+        out.print(f"Reproduce: {reproduce(first[0].case, summary.words)}", soft_wrap=True)
     for complaint in summary.complaints:
         out.print(complaint)
     counts = ", ".join(f"{count} {status}" for status, count in sorted(summary.counts.items()))

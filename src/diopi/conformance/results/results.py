@@ -14,6 +14,7 @@ from diopi.conformance.cases.case import BAD, Finding, Result, lowered_as
 from diopi.conformance.execution.grading import worse
 from diopi.conformance.execution.origin import Origin
 from diopi.conformance.results.gaps import Gap, find
+from diopi.conformance.results.operators import Operator, rows_of
 
 
 def read(path: Path) -> list[Result]:
@@ -77,6 +78,9 @@ class Summary:
     cells: tuple[Cell, ...]
     complaints: tuple[str, ...]
     origin: Origin
+    words: str = ""  # of the command line that requests the vendor or the kernels
+    operators: tuple[Operator, ...] = ()  # of kernels of someone else
+    unmatched: tuple[str, ...] = ()  # their functions without an operator
 
     @property
     def cases(self) -> int:
@@ -99,6 +103,8 @@ def summarise(
     tier: str,
     complaints: Iterable[str],
     origin: Origin,
+    words: str = "",
+    unmatched: Sequence[str] = (),
 ) -> Summary:
     """Summarise the results of a run."""
     ran = [result for result in results if result.status != "skipped"]
@@ -115,6 +121,9 @@ def summarise(
         tuple(_cell(key, rows, gaps) for key, rows in sorted(by_cell.items())),
         tuple(complaints),
         origin,
+        words or f"--vendor {vendor}",
+        rows_of(results) if words else (),
+        tuple(unmatched),
     )
 
 

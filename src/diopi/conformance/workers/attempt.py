@@ -13,7 +13,14 @@ import torch
 
 from deeplink.errors import NoKernelError
 from deeplink.judge.verdict import name_of
-from diopi.conformance.cases.case import LOWERED, NOT_IMPLEMENTED, Case, Finding, Result
+from diopi.conformance.cases.case import (
+    LOWERED,
+    NOT_IMPLEMENTED,
+    PLAIN,
+    Case,
+    Finding,
+    Result,
+)
 from diopi.conformance.cases.growth import GROWTHS, RANKS, NoGrowthError
 from diopi.conformance.cases.sample import Callee, Sample
 from diopi.conformance.checks.checks import CHECKS, FATAL
@@ -27,6 +34,9 @@ from diopi.conformance.planning import recipes
 from diopi.conformance.workers.store import Bundle, Stored, mismatch
 from diopi.op import get
 
+NOT_REACHED = "torch computes this call without the operator of the kernel"
+MOST_INTERPRETED = 1 << 12  # elements of the arguments of a variation, under an interpreter
+TOO_SLOW = f"more than {MOST_INTERPRETED} elements take an interpreter too long"
 MOST_RESULTS = 1 << 18  # elements of the results of a call whose arguments were enlarged
 
 
@@ -45,7 +55,7 @@ def attempt(
     vendor starts.
     """
     started = time.perf_counter()
-    subject.calls.begin()
+    subject.begin()
     result = _attempt(case, callee, base, subject, checks, turn, bundle, skips)
     return replace(result, seconds=round(time.perf_counter() - started, 6))
 
@@ -64,6 +74,9 @@ def _attempt(
         sample = vary(case, callee, base)
     except NoSampleError as error:
         return _skipped(case, str(error))
+    size = sum(tensor.numel() for tensor in sample.tensors)
+    if subject.interpreted and case.profile != PLAIN and size > MOST_INTERPRETED:
+        return _skipped(case, TOO_SLOW)
     for skip in skips:
         if reason := skip.reason(get(case.op), sample):
             return _skipped(case, reason)
@@ -90,6 +103,8 @@ def _attempt(
     except Exception as error:  # anything that a kernel raises is the result of this case
         finding = Finding("call", f"raised {type(error).__name__}: {line(error)}")
         return Result(case.id, "failed", "F", (finding,), ("call",))
+    if subject.watch is not None and not subject.watch.calls:
+        return _skipped(case, NOT_REACHED)
     casts = {s: t for s, t in subject.calls.casts.items() if s in _dtypes(sample, found)}
     if casts:  # results of a coarser type, from arguments that were rounded to it
         sample = rounded(sample, casts)
@@ -128,7 +143,7 @@ def _judge(trial: Trial, checks: Collection[str]) -> Result:
     made = []
     reason = ""
     for name, check in CHECKS.items():
-        if name not in checks:
+        if name not in checks or not trial.subject.wants(name, trial.case.op):
             continue
         try:
             found = check(trial)
@@ -143,7 +158,7 @@ def _judge(trial: Trial, checks: Collection[str]) -> Result:
         findings += found
         if name in FATAL and any(finding.grade == "F" for finding in found):
             break
-    overruns = dict.fromkeys(trial.subject.calls.overruns)
+    overruns = dict.fromkeys(trial.subject.overruns)
     findings += [Finding("guard", text) for text in overruns]
     findings = _blamed(trial, findings)
     grade = worse([f.grade for f in findings])

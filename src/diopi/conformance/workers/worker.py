@@ -21,7 +21,9 @@ from diopi.conformance.cases.case import Case, Group, Result
 from diopi.conformance.cases.sample import Sample
 from diopi.conformance.device_config import SkippedCall
 from diopi.conformance.execution.origin import machine
-from diopi.conformance.execution.subject import Subject, open_subject
+from diopi.conformance.execution.subject import Subject, open_kernels, open_subject
+from diopi.conformance.outside import problems
+from diopi.conformance.outside.spec import of_fields
 from diopi.conformance.planning import guests, plan, recipes
 from diopi.conformance.workers import store
 from diopi.conformance.workers.attempt import attempt, vary
@@ -45,7 +47,10 @@ def serve(line: workers.Line, options: dict[str, Any]) -> None:
         if folder and folder not in sys.path:
             sys.path.insert(0, folder)
     try:
-        subject = open_subject(options["vendor"])
+        if kernels := options.get("kernels"):
+            subject = guests.adopt(open_kernels(of_fields(kernels)))
+        else:
+            subject = open_subject(options["vendor"])
         subject.calls.share(Path(options["calls"]))
         subject.ready()
     except Exception:  # reported to the parent, whatever it is: nothing can be checked
@@ -74,6 +79,15 @@ def run_group(
 ) -> None:
     """Send the id of each case and then its result, without the cases in `done`."""
     mine = [skip for skip in skips if skip.op == group.op]
+    if group.source == problems.SOURCE:
+        problem = subject.problems[group.op]
+        for case, sample in problem.cases():
+            if case.id not in done:
+                say(START, case.id)
+                turn = partial(say, VENDOR, "")
+                result = attempt(case, problem.callee, sample, subject, problems.CHECKS, turn)
+                _say_result(result, subject, say)
+        return
     if group.source in guests.guests():
         for case, act in guests.run(group, subject):
             if case.id not in done:
@@ -139,6 +153,10 @@ def run_one(case: Case, subject: Subject) -> Result:
     """Run one case by its id, with all checks."""
     if case.source in guests.guests():
         return guests.run_one(case, subject)
+    if case.source == problems.SOURCE:
+        problem = subject.problems[case.op]
+        rows = dict(problem.cases())
+        return attempt(case, problem.callee, rows[case], subject, problems.CHECKS)
     samples: list[Sample] = recipes.samples(case.group, case.index + 1)
     if case.index >= len(samples):
         return Result(case.id, "skipped", reason=f"there are {len(samples)} samples only")

@@ -44,14 +44,20 @@ def results(file: Path, content: Content) -> None:
         known, note = int(cell.get("known", 0)), str(cell.get("note", ""))
         content.cells.append(Cell(op, dtype, len(rows), len(bad), worst, grade, known, note))
         content.rows += [_row(op, dtype, row) for row in rows if row in bad or row.get("findings")]
-    vendor = str(summary.get("vendor", ""))
-    content.findings += [_finding(content, reasons, vendor)] if cases or reasons else []
+    content.findings += [_finding(content, reasons, _words(summary))] if cases or reasons else []
     content.findings += [Finding("warn", text) for text in summary.get("complaints", ())]
+    _operators(summary, content)
     _failures(file.with_name("error_report.csv"), content)
     _about(summary, content)
 
 
-def _finding(content: Content, reasons: Counter[str], vendor: str) -> Finding:
+def _words(summary: dict[str, Any]) -> str:
+    """The words of the command line that request the vendor, or the kernels of someone else."""
+    vendor = summary.get("vendor", "")
+    return str(summary.get("words") or (f"--vendor {vendor}" if vendor else ""))
+
+
+def _finding(content: Content, reasons: Counter[str], words: str) -> Finding:
     wrong = sum(cell.wrong for cell in content.cells)
     known = sum(cell.known for cell in content.cells)
     count = sum(cell.count for cell in content.cells)
@@ -75,7 +81,7 @@ def _finding(content: Content, reasons: Counter[str], vendor: str) -> Finding:
     first = max(bad, key=lambda row: row.error, default=None)
     following = ""
     if first is not None:
-        of = f" --vendor {vendor}" if vendor else ""
+        of = f" {words}" if words else ""
         following = f"deeplink conformance{of} --case '{first.part}'"
     level: Any = "warn" if known >= wrong else "bad"
     title = _("{wrong} of {count} conformance cases failed{skipped}").format(
@@ -110,6 +116,19 @@ def _summary(file: Path) -> dict[str, Any]:
     return found
 
 
+def _operators(summary: dict[str, Any], content: Content) -> None:
+    """The table of someone else's kernels: a row for each operator."""
+    rows = summary.get("operators") or []
+    if rows:
+        columns = tuple(name for name in rows[0] if name != "worst")
+        shown = [tuple(_shown(row[name]) for name in columns) for row in rows]
+        content.tables.append(Table("Operators", columns, shown))
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
 def _failures(file: Path, content: Content) -> None:
     """The table of failures, each with the line that reproduces it."""
     if not file.is_file():
@@ -129,7 +148,7 @@ def _about(summary: dict[str, Any], content: Content) -> None:
     content.made_on(f"{vendor}: {origin.get('machine', '')}")
     took = f"{origin.get('seconds', 0):.0f} s, {origin.get('cpu_seconds', 0):.0f} s of CPU"
     about = {
-        "command": f"deeplink conformance --vendor {vendor} --tier {tier}",
+        "command": f"deeplink conformance {_words(summary)} --tier {tier}",
         "device": origin.get("machine"),
         "vendor": vendor,
         "date": origin.get("day"),
