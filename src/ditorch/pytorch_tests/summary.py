@@ -21,7 +21,9 @@ KIND, VERSION = "pytorch_tests", 1
 def write(path: Path, found: Sequence[Pair], vendor: Vendor, selection: str | None) -> None:
     """Write the summary of the pairs of a run; without a selection, the file's own remains."""
     if selection is None:
-        selection = json.loads(path.read_text("utf-8"))["selection"] if path.is_file() else ""
+        selection = (
+            json.loads(path.read_text("utf-8")).get("selection", "") if path.is_file() else ""
+        )
     text = json.dumps(as_dict(found, vendor, selection), indent=1, ensure_ascii=False)
     path.write_text(f"{text}\n", encoding="utf-8")
 

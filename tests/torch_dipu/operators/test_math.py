@@ -240,3 +240,24 @@ def test_mode_writes_to_the_tensors_of_out() -> None:
     torch.mode(given.to("dipu"), 1, out=(values, indices))
     assert values.tolist() == [2.0, 3.0]
     assert indices.tolist() == torch.mode(given, 1).indices.tolist()
+
+
+SAME: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "two tensors": lambda t, row: torch.mul(t, row, out=t),
+    "composite in place": lambda t, row: t.ldexp_(row),
+    "more arguments": lambda t, row: torch.addcmul(t, row, row, out=t),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_result_that_is_an_argument_is_not_resized(name: str) -> None:
+    column = torch.ones(5, 1, device="dipu")
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        SAME[name](column, torch.ones(5, device="dipu"))
+    assert column.shape == (5, 1)
+
+
+def test_cat_refuses_an_empty_argument_as_its_result() -> None:
+    empty, other = torch.zeros(0, device="dipu"), torch.randn(4, 6, device="dipu")
+    with pytest.raises(RuntimeError, match="refer to a single memory location"):
+        torch.cat((empty, other), out=empty)

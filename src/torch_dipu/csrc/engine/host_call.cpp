@@ -88,8 +88,21 @@ class HostCall {
     copied_.emplace_back(storage, copy);
     return host_view(copy, t);
   }
+  // Returns the host tensor of an earlier argument that is this same tensor, as in mul(x, y, out=x):
+  // torch's kernels refuse to resize a result that they read.
+  at::Tensor host_of_same(const at::Tensor& t) const {
+    for (const auto& m : moved_) {
+      if (C10_LIKELY(!m.device.is_same(t))) continue;
+      const IValue& value = (*stack_)[base_ + m.argument];
+      if (m.element < 0) return value.toTensor();
+      if (value.isTensorList()) return value.toTensorList().get(m.element);
+    }
+    return {};
+  }
   at::Tensor move(const Argument& a, int16_t element, at::Tensor t) {
-    auto host = host_of(t);
+    at::Tensor host;
+    if (a.write && element < 0) host = host_of_same(t);
+    if (!host.defined()) host = host_of(t);
     // sparse kernels save intermediate results only if a gradient is required
     if (C10_UNLIKELY(sparse_ && t.requires_grad())) host.set_requires_grad(true);
     auto* storage = host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();

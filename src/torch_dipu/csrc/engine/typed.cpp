@@ -46,6 +46,13 @@ void match(const Tensor& host, const Tensor& argument, const Tensor& result, Ten
 }
 void match(const Scalar&, const Scalar&, const Tensor&, Tensor&) {}
 
+// A result that is also an argument, as in mul(x, y, out=x), stays the same tensor for the kernel,
+// which then refuses to resize it.
+void share(const Tensor& argument, const Tensor& host, const Tensor& written, Tensor& host_of_written) {
+  if (C10_UNLIKELY(argument.is_same(written))) host_of_written = host;
+}
+void share(const Scalar&, const Scalar&, const Tensor&, Tensor&) {}
+
 template <class Signature>
 struct Typed;
 
@@ -73,6 +80,9 @@ struct Typed<Return(Args...)> {
   template <size_t... I>
   static Return direct(const Operator& op, const Handle& kernel, int device, std::index_sequence<I...>, Args... args) {
     std::tuple<decltype(host_of(args))...> hosts{host_of(args)...};
+    if constexpr (kWrites) {
+      (share(args, std::get<I>(hosts), std::get<written()>(std::forward_as_tuple(args...)), std::get<written()>(hosts)), ...);
+    }
     const auto call = [&]() -> Return {
       RedirectGuard redirect(device);
       Span span(op, device);
