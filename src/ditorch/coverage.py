@@ -14,7 +14,7 @@ from deeplink.i18n import _, joined, ngettext
 from deeplink.inspection import cuda_usage
 from deeplink.inspection.cuda_usage import Foreign, ScanResult, Use
 from deeplink.vendor import using
-from ditorch import cuda_namespace, session
+from ditorch import cuda_namespace, session, triton_kernels
 from ditorch.table import find
 from ditorch.target import Target
 
@@ -59,7 +59,20 @@ def dependencies_of(found: ScanResult, target: Target | None) -> list[Foreign]:
     """Return what the program uses of CUDA outside of torch.cuda, with its effect on the device."""
     if target is None:  # the device is CUDA to torch itself
         return []
-    return [replace(one, outcome=RAISES) if one.outcome == TRITON else one for one in found.foreign]
+    if not any(one.outcome == TRITON for one in found.foreign):
+        return found.foreign
+    runs = triton_kernels.runs()
+    advice = {
+        "device": _("the vendor's Triton compiles it"),
+        triton_kernels.INTERPRET: _("Triton's interpreter runs it on the CPU, slowly"),
+    }
+    outcome = SERVED if runs else RAISES
+    return [
+        replace(one, outcome=outcome, advice=advice.get(runs, one.advice))
+        if one.outcome == TRITON
+        else one
+        for one in found.foreign
+    ]
 
 
 def check(path: Path, *, every: bool, json: str, vendor: str) -> int:

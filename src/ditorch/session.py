@@ -23,6 +23,7 @@ from ditorch import (
     reductions,
     surface,
     torchscript,
+    triton_kernels,
 )
 from ditorch.patches import Patches
 from ditorch.target import Target, load
@@ -98,6 +99,7 @@ def _apply(session: Session, target: Target) -> None:
     torchscript.apply(patches, target)
     distributed.apply(patches, target)
     reductions.apply(patches)
+    triton_kernels.apply(patches)
 
 
 def _refuse_another(wanted: str | None, active: Vendor) -> None:

@@ -95,6 +95,7 @@ def run(context: typer.Context, program: common.Program = None, **options: Any) 
                                                               whether the loss recovers
       deeplink run --capture train.py                         one call of each signature
       deeplink run --capture --first 0 --ops linear --steps 3 train.py
+      deeplink run --triton interpret train.py                Triton kernels without a GPU
       deeplink run --time torchrun --nproc-per-node 2 train.py
 
     \b
@@ -176,6 +177,9 @@ def values(given: dict[str, Any]) -> dict[str, str]:
         raise _needs_a_tool({word: value for word, value in named if value})
     if given["vendor"]:
         found[settings.DEEPLINK_VENDOR.name] = given["vendor"]
+    if given["triton"] is not None:
+        text = common.allowed("triton", settings.DITORCH_TRITON, given["triton"])
+        found[settings.DITORCH_TRITON.name] = text
     if given["quiet"]:
         found[settings.DITORCH_QUIET.name] = "1"
     return found
@@ -246,6 +250,10 @@ def _parameters() -> list[tuple[str, Any, Any]]:
     found.append(("fail_on", Annotated[str | None, option], None))
     option = typer.Option("--verbose", help="A table for each call.", rich_help_panel=SELECTION)
     found.append(("verbose", Annotated[bool, option], False))
+    setting = settings.DITORCH_TRITON
+    text = "What runs Triton kernels: the device, or Triton's interpreter on the CPU."
+    option = typer.Option("--triton", metavar="device|interpret", help=f"{text} ({setting.name})")
+    found.append(("triton", Annotated[str | None, option], None))
     return [*found, ("vendor", common.VendorName, ""), ("quiet", common.Quiet, False)]
 
 

@@ -38,6 +38,7 @@ GROUPS = (
             "DITORCH_SHOW_DEVICE_AS_CUDA": "ditorch.show_device_as_cuda",
             "DITORCH_FLOAT32_REDUCE": "ditorch.float32_reduce",
             "DITORCH_NATIVE_HOOK": "ditorch.native_hook",
+            "DITORCH_TRITON": "ditorch.triton",
             "DIPU_MOCK_CUDA": "ditorch.mock_cuda",
         },
     ),

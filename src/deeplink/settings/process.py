@@ -119,6 +119,23 @@ def hide_cuda() -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
+def interpret_triton() -> Callable[[], None]:
+    """Make Triton interpret kernels, by Triton's own variable, also in child processes.
+
+    Triton reads it at each definition of a kernel, its own kernels included. Return the undo.
+    """
+    name = "TRITON_INTERPRET"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+
+    def undo() -> None:
+        os.environ.pop(name, None)
+        if before is not None:
+            os.environ[name] = before
+
+    return undo
+
+
 def leave_out_amx() -> str:
     """Disable AMX for oneDNN in child processes unless the user set oneDNN's variable.
 
@@ -161,11 +178,3 @@ def label() -> str:
 def local_world_size() -> int:
     """How many ranks a launcher started on this host, by torchrun's variable; 1 without one."""
     return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
-
-
-def interpret_triton() -> None:
-    """Let Triton's interpreter run kernels on the CPU, in this process and its children.
-
-    Triton reads the variable when a kernel is defined.
-    """
-    os.environ["TRITON_INTERPRET"] = "1"

@@ -201,6 +201,13 @@ DITORCH_FLOAT32_REDUCE = boolean(
     False,
     "Collectives reduce float16 and bfloat16 in float32 and round once.",
 )
+DITORCH_TRITON = choice(
+    "DITORCH_TRITON",
+    "device",
+    "What runs Triton kernels: the device, where a launch raises if it has no Triton, or Triton's "
+    "interpreter on the CPU.",
+    ("device", "interpret"),
+)
 DITORCH_QUIET = boolean("DITORCH_QUIET", False, "Do not print the start-up line.")
 DLINFER_VENDOR = text(
     "DLINFER_VENDOR",

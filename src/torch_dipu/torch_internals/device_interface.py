@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from deeplink.after_import import call_after_import
 from torch_dipu import dipu
-from torch_dipu.torch_internals.after_import import call_after_import
 
 MODULE = "torch._dynamo.device_interface"
 

@@ -13,15 +13,22 @@ Action = Callable[[ModuleType], None]
 _actions: dict[str, list[Action]] = {}
 
 
-def call_after_import(module: str, action: Action) -> None:
-    """Call `action(module)` after the module's import."""
+def call_after_import(module: str, action: Action) -> Callable[[], None]:
+    """Call `action(module)` after the module's import; return a function that cancels it."""
     loaded = sys.modules.get(module)
     if loaded is not None and not getattr(loaded.__spec__, "_initializing", False):
         action(loaded)
-        return
-    _actions.setdefault(module, []).append(action)
+        return lambda: None
+    actions = _actions.setdefault(module, [])
+    actions.append(action)
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+
+    def cancel() -> None:
+        if action in actions:
+            actions.remove(action)
+
+    return cancel
 
 
 class _Finder(importlib.abc.MetaPathFinder):
