@@ -14,6 +14,7 @@ from deeplink.vendor import Vendor, choose, set_active
 from ditorch import (
     calls,
     cuda_namespace,
+    cuda_toolkit,
     distributed,
     greeting,
     library_keys,
@@ -100,6 +101,7 @@ def _apply(session: Session, target: Target) -> None:
     distributed.apply(patches, target)
     reductions.apply(patches)
     triton_kernels.apply(patches)
+    cuda_toolkit.apply(patches)
 
 
 def _refuse_another(wanted: str | None, active: Vendor) -> None:
