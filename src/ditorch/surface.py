@@ -44,6 +44,7 @@ def apply(patches: Patches, target: Target) -> None:
     )
     _map_activities(patches, target)
     _checkpoints(patches, target)
+    _printed_tensors(patches, target)
     if target.has_index:
         before = torch.utils.checkpoint.DefaultDeviceType.get_device_type()
         torch.utils.checkpoint.DefaultDeviceType.set_device_type(target.device)
@@ -232,6 +233,24 @@ def _map_activities(patches: Patches, target: Target) -> None:
         lambda name: device if name == "cuda" else name,
         older,
     )
+
+
+def _printed_tensors(patches: Patches, target: Target) -> None:
+    """Print a tensor with the name that the printing code reads from `x.device`."""
+    through = tuple(str(module.__file__) for module in (
+        torch._tensor_str, torch._tensor, torch.nn.parameter, torch.overrides))  # fmt: skip
+    add_suffixes = twin(torch._tensor_str._add_suffixes)
+    true = f"device='{target.device}"
+
+    def shown(tensor_str: str, suffixes: list[str], indent: int, force_newline: bool) -> str:
+        if native.shows_cuda() and target.has_index and calls.called_by_program(through):
+            suffixes = [
+                text.replace(true, "device='cuda", 1) if text.startswith(true) else text
+                for text in suffixes
+            ]
+        return str(add_suffixes(tensor_str, suffixes, indent, force_newline))
+
+    patches.replace(torch._tensor_str, "_add_suffixes", shown)
 
 
 def _private_name() -> str:

@@ -365,3 +365,39 @@ def test_fused_ops_of_dlinfer_find_the_device_behind_cuda(monkeypatch: pytest.Mo
     monkeypatch.setattr(kernels, "served", lambda device: seen.append(device) or served(device))
     fused.rms_norm(torch.ones(2, 4, device="cuda"), torch.ones(4, device="cuda"), 1e-6)
     assert seen == ["dipu"]
+
+
+def test_a_tensor_is_printed_with_the_name_of_its_device(active: ModuleType) -> None:
+    for index in (0, 1):
+        x = torch.ones(2, device=f"cuda:{index}")
+        assert str(x) == repr(x) == f"{x}" == f"tensor([1., 1.], device='{x.device}')"
+        assert f"device='cuda:{index}'" in repr(x)
+    assert repr(torch.ones(2)) == "tensor([1., 1.])"
+    parameter = torch.nn.Parameter(torch.ones(2, device="cuda"))
+    assert repr(parameter).endswith("device='cuda:0', requires_grad=True)")
+    assert "device='cuda:0'" in repr([torch.eye(2, device="cuda").to_sparse()])
+
+
+def test_torch_prints_true_names(active: ModuleType) -> None:
+    x = torch.ones(2, device="cuda")
+    code = compile("text = repr(x)", f"{torch.__path__[0]}/a.py", "exec")
+    names = {"x": x}
+    exec(code, names)
+    assert names["text"] == "tensor([1., 1.], device='dipu:0')"
+
+
+def test_undo_prints_true_names(active: ModuleType) -> None:
+    x = torch.ones(2, device="cuda")
+    active.undo()
+    assert repr(x) == "tensor([1., 1.], device='dipu:0')"
+
+
+def test_where_devices_show_their_own_name_tensors_do_too(
+    active: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    active.undo()
+    monkeypatch.setenv("DITORCH_SHOW_DEVICE_AS_CUDA", "0")
+    active.activate("reference")
+    x = torch.ones(2, device="cuda")
+    assert repr(x) == f"tensor([1., 1.], device='{x.device}')"
+    assert x.device.type == "dipu"
