@@ -134,7 +134,7 @@ def _noop(name: _Name, target: Target) -> Any:
 
 def _unsupported(name: _Name, target: Target) -> Any:
     row = name.row
-    if row.target:  # it may be created, as modules do on import, but not used
+    if row.rule == "unsupported" and row.target:  # it may be created on import, but not used
         return _recorded(row, _function(row.target), target)
     neutral = ast.literal_eval(row.neutral) if row.neutral else None
 

@@ -166,10 +166,6 @@ def set_stream_by_id(target: Target, stream_id: int, device_index: int, device_t
         _thread.stream = Stream(stream_id=stream_id)
 
 
-def get_stream_from_external(target: Target, data_ptr: int, device: Any = None) -> Any:
-    return torch.cuda.ExternalStream(data_ptr, device)
-
-
 def record_stream(self: torch.Tensor, s: Any) -> None:
     """Tensor.record_stream: do nothing,
     because a host call does not use memory after it returns.

@@ -259,8 +259,12 @@ def cudart(target: Target) -> _Cudart:
 def check_error(target: Target, res: int) -> None:
     """Raise CUDA's own error for a code that is not success."""
     if res != torch.cuda.cudaStatus.SUCCESS:
-        # its __init__ queries the text of the code from the CUDA runtime
-        raise torch.cuda.CudaError.__new__(torch.cuda.CudaError, f"CUDA error ({res})")
+        raise torch.cuda.CudaError(res)
+
+
+def cuda_error(target: Target, self: Any, code: int) -> None:
+    """Initialise the error of a code; CUDA's runtime, which is not here, has the texts."""
+    RuntimeError.__init__(self, f"CUDA error ({code})")
 
 
 def set_sync_debug_mode(target: Target, debug_mode: int | str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
+import os
 import pickle
 import sys
 import warnings
@@ -20,6 +22,7 @@ from torch.cuda import is_available as is_available_before
 from torch.cuda import manual_seed as manual_seed_before
 
 from deeplink import choose
+from tests import warm
 
 MODULES = [
     "torch.cuda", "torch.cuda.amp", "torch.cuda.gds", "torch.cuda.graphs",
@@ -489,3 +492,17 @@ def test_the_random_state_of_cuda_has_an_offset(active: ModuleType) -> None:
     assert torch.cuda._get_rng_state_offset() == 8
     torch.cuda._set_rng_state_offset(4)
     assert torch.rand(3, device="cuda").tolist() == second != first
+
+
+@pytest.mark.parametrize("vendor", ["reference", "cpu"])
+def test_every_public_function_works_or_raises_what_the_table_says(
+    vendor: str, tmp_path: Path
+) -> None:
+    """In a process of its own, in which a crash has the name of the call."""
+    script = Path(__file__).with_name("every_cuda_name.py")
+    here = {**os.environ, "DITORCH_QUIET": "1", "DEEPLINK_VENDOR": vendor}
+    done = warm.run([str(script), str(tmp_path)], here, warn="ignore")
+    found = {name: (did, wanted) for name, did, wanted in map(json.loads, done.stdout.splitlines())}
+    assert len(found) > 150, done.stderr
+    assert {name: did for name, (did, wanted) in found.items() if did != wanted} == {}
+    assert done.returncode == 0, done.stderr
