@@ -24,15 +24,14 @@ from deeplink.i18n.catalogue import entries
 
 ROOT = Path(__file__).parents[1]
 CATALOGUE = ROOT / "src/deeplink/i18n/zh.po"
-MARKS = {"_": 1, "ngettext": 2}  # functions, and how many texts they take
+MARK = "_"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A message of the sources: its English text, its plural ("": none), and its module."""
+    """A message of the sources: its English text, and its module."""
 
     text: str
-    plural: str
     place: str
 
 
@@ -43,7 +42,7 @@ def collected() -> dict[str, Entry]:
         for entry in of_module(path.read_text("utf-8"), str(path.relative_to(ROOT))):
             found.setdefault(entry.text, entry)
     for text, place in (*_of_settings(), *_of_help()):
-        found.setdefault(text, Entry(text, "", place))
+        found.setdefault(text, Entry(text, place))
     return found
 
 
@@ -68,42 +67,40 @@ def of_module(source: str, place: str) -> Iterator[Entry]:
         return
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
-        count = MARKS.get(getattr(call.func, "id", ""), 0)
-        if count:
-            texts = [getattr(node, "value", None) for node in call.args[:count]]
-            if not all(isinstance(text, str) for text in texts):
+        if getattr(call.func, "id", "") == MARK:
+            text = getattr(call.args[0], "value", None)
+            if not isinstance(text, str):
                 raise ValueError(f"{place}:{call.lineno}: a message is one literal text")
-            yield Entry(str(texts[0]), str(texts[1]) if count == 2 else "", place)
+            yield Entry(text, place)
 
 
 def translations() -> dict[str, str]:
     """The entries of the catalogue: translations by English texts, the header under ""."""
-    return {text: target for text, _, target in entries(CATALOGUE.read_text("utf-8"))}
+    return dict(entries(CATALOGUE.read_text("utf-8")))
 
 
 def placeholders(text: str) -> list[tuple[str, str, str]]:
-    """The placeholders of a text, sorted: name, format and conversion."""
+    """The placeholders of a text, sorted: name, format and conversion; not the words for a count,
+    which only English has.
+    """
     parts = string.Formatter().parse(text)
-    return sorted((name, spec or "", kind or "") for _, name, spec, kind in parts if name)
+    fields = [(name, spec or "", kind or "") for _, name, spec, kind in parts if name]
+    return sorted(field for field in fields if "|" not in field[1])
 
 
 def write(found: dict[str, Entry], known: dict[str, str]) -> None:
     """Write the catalogue, ordered by module."""
-    blocks = [_block("", "", known[""])]
+    blocks = [_block("", known[""])]
     place = ""
     for entry in sorted(found.values(), key=lambda entry: entry.place):
         comment = f"#: {entry.place}\n" if entry.place != place else ""
         place = entry.place
-        blocks.append(comment + _block(entry.text, entry.plural, known.get(entry.text, "")))
+        blocks.append(comment + _block(entry.text, known.get(entry.text, "")))
     CATALOGUE.write_text("\n\n".join(blocks) + "\n", "utf-8")
 
 
-def _block(text: str, plural: str, target: str) -> str:
-    lines = [_field("msgid", text)]
-    if plural:
-        lines.append(_field("msgid_plural", plural))
-    lines.append(_field("msgstr[0]" if plural else "msgstr", target))
-    return "\n".join(lines)
+def _block(text: str, target: str) -> str:
+    return "\n".join((_field("msgid", text), _field("msgstr", target)))
 
 
 def _field(name: str, text: str) -> str:

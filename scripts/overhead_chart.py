@@ -1,7 +1,8 @@
 """Draw docs/images/overhead.svg from the measurements in docs/images/overhead.json.
 
-Run `python -m scripts.overhead_chart`; with `--measured FILE` (the JSON of `python -m
-benchmarks.bench_op_tools --json FILE`) the bars of this repository are replaced first.
+Run `python -m scripts.overhead_chart`; with `--measured FILE …` (the JSON of `python -m
+benchmarks.bench_op_tools --json FILE`, of one or several runs) the bars of this repository are
+replaced first, by the medians of the runs.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -57,24 +59,27 @@ def svg(data: dict[str, Any]) -> str:
     )
 
 
-def replaced(data: dict[str, Any], measured: list[dict[str, Any]]) -> dict[str, Any]:
-    """The data with this repository's bars from a measurement."""
-    ratios = {row["what"]: row["ratio"] for row in measured}
+def replaced(data: dict[str, Any], runs: list[list[dict[str, Any]]]) -> dict[str, Any]:
+    """The data with this repository's bars from measurements."""
     for task in data["tasks"]:
         for bar in task["bars"]:
             if bar["tool"] == "DeepLink":
-                bar["ratio"] = round(ratios[bar["case"]], 2)
+                own = [row["ratio"] for run in runs for row in run if row["what"] == bar["case"]]
+                bar["ratio"] = round(statistics.median(own), 2)
+                bar["range"] = f"{min(own):.2f} to {max(own):.2f}"
     return data
 
 
 def main() -> None:
     """Draw the chart."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--measured", type=Path, help="JSON of benchmarks.bench_op_tools")
+    parser.add_argument(
+        "--measured", type=Path, nargs="+", help="JSON of benchmarks.bench_op_tools, of each run"
+    )
     options = parser.parse_args()
     data = json.loads(DATA.read_text("utf-8"))
     if options.measured:
-        data = replaced(data, json.loads(options.measured.read_text("utf-8")))
+        data = replaced(data, [json.loads(file.read_text("utf-8")) for file in options.measured])
         DATA.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", "utf-8")
     PAGE.write_text(svg(data), "utf-8")
     print(PAGE.relative_to(ROOT))

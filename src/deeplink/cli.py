@@ -63,7 +63,8 @@ COMMANDS: tuple[tuple[str, str, Any], ...] = (
 )
 # Options that a command does not know go to the program that it starts.
 OPEN: dict[str, dict[str, Any]] = {
-    "serve": {"allow_extra_args": True, "ignore_unknown_options": True}
+    "serve": {"allow_extra_args": True, "ignore_unknown_options": True},
+    "coverage": {"allow_extra_args": True, "ignore_unknown_options": True},
 }
 
 

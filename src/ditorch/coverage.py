@@ -10,7 +10,7 @@ from typing import Any
 from deeplink import settings
 from deeplink.commands.common import STDOUT, write_json
 from deeplink.console import console, table
-from deeplink.i18n import _, joined, ngettext
+from deeplink.i18n import _, joined
 from deeplink.inspection import cuda_usage
 from deeplink.inspection.cuda_usage import Foreign, ScanResult, Use
 from deeplink.vendor import using
@@ -126,18 +126,18 @@ def _show(outcomes: list[Outcome], foreign: list[Foreign], label: str, every: bo
         for text, outcome in counts.items()
         if (count := sum(one.outcome == outcome for one in outcomes))
     ]
-    if others or not outcomes:
-        line = _("{served} of {count} torch.cuda calls are supported on {label}").format(
-            served=served, count=len(outcomes), label=label
-        )
+    if not outcomes:
+        out.print(_("No torch.cuda call was found."))
+    elif others:
+        line = _(
+            "{served} of {count} torch.cuda {count:call|calls} {served:is|are} supported on {label}"
+        ).format(served=served, count=len(outcomes), label=label)
         out.print(joined("; ", [line, *others]), soft_wrap=True)
     else:
         out.print(
-            ngettext(
-                "All {served} torch.cuda call is supported on {label}.",
-                "All {served} torch.cuda calls are supported on {label}.",
-                served,
-            ).format(served=served, label=label),
+            _("All {served} torch.cuda {served:call is|calls are} supported on {label}.").format(
+                served=served, label=label
+            ),
             soft_wrap=True,
         )
     for outcome, text in (

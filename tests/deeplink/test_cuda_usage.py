@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deeplink.errors import DeeplinkError
-from deeplink.inspection.cuda_usage import dependencies, scan
+from deeplink.inspection.cuda_usage import dependencies, scan, source
 from tests import warm
 
 PROGRAM = """
@@ -60,6 +60,46 @@ def program(tmp_path: Path) -> Path:
     path = tmp_path / "train.py"
     path.write_text(PROGRAM)
     return path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train.py", "--lr", "1"],
+        ["-m", "train"],
+        ["python", "-u", "train.py"],
+        ["--", "train.py"],
+        ["torchrun", "--nproc-per-node", "2", "train.py", "--model", "other.py"],
+        ["torchrun", "-m", "train"],
+        ["python", "-m", "torch.distributed.run", "train.py"],
+    ],
+    ids=" ".join,
+)
+def test_a_program_is_named_as_for_a_run(
+    words: list[str], program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(program.parent)
+    assert source(words).resolve() == program
+
+
+def test_a_module_is_found_and_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "package").mkdir()
+    for name in ("__init__", "train"):
+        (tmp_path / f"package/{name}.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.chdir(tmp_path)
+    assert source(["-m", "package.train"]) == tmp_path / "package/train.py"
+    assert source(["-m", "package"]) == tmp_path / "package"
+    with pytest.raises(DeeplinkError, match=r"no module 'package.other'"):
+        source(["-m", "package.other"])
+
+
+def test_a_program_may_be_a_module(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(program.parent)
+    done = cover("-m", "train", "--all")
+    assert "train.py" in done.stdout + done.stderr
+    assert done.returncode == 1
 
 
 def test_names_are_found_by_attribute_alias_and_import(program: Path) -> None:

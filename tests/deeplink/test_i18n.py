@@ -3,13 +3,14 @@
 import copy
 import json
 import pickle
+import string
 from collections.abc import Iterator
 
 import pytest
 
 from deeplink.console import console, table
 from deeplink.errors import DeeplinkError
-from deeplink.i18n import Message, _, joined, language, ngettext, recognized, translated
+from deeplink.i18n import Message, _, joined, language, recognized, translated
 from deeplink.i18n.catalogue import entries
 from deeplink.settings import locale
 from op_tools.core.problem import Problem
@@ -104,8 +105,19 @@ def test_sentences_of_a_file_are_translated_one_by_one(chinese: None) -> None:
 
 
 def test_the_count_chooses_the_english_form() -> None:
-    counted = [ngettext("{n} call", "{n} calls", n).format(n=n) for n in (0, 1, 2)]
+    counted = [_("{n} {n:call|calls}").format(n=n) for n in (0, 1, 2)]
     assert counted == ["0 calls", "1 call", "2 calls"]
+    assert _("{n:,} {n:element is|elements are} wrong").format(n=1) == "1 element is wrong"
+
+
+def test_a_message_with_a_count_is_translated(chinese: None) -> None:
+    text = _("OpObserve: {applied} {applied:call|calls} shown")
+    for count in (1, 2):
+        shown = text.format(applied=count)
+        assert translated(shown) == f"OpObserve：显示了 {count} 次调用"
+        assert translated(recognized(str.__str__(shown))) == f"OpObserve：显示了 {count} 次调用"
+    untranslated = _("{n} {n:ounce|ounces}").format(n=1)
+    assert translated(untranslated) == "1 ounce"
 
 
 def test_messages_survive_copies_and_other_processes(chinese: None) -> None:
@@ -162,11 +174,10 @@ def test_translations_have_the_placeholders_of_their_messages() -> None:
     assert different == []
 
 
-def test_plurals_have_the_same_placeholders() -> None:
-    for entry in messages.collected().values():
-        if entry.plural:
-            names = {each[0] for each in messages.placeholders(entry.plural)}
-            assert {each[0] for each in messages.placeholders(entry.text)} <= names, entry
+def test_the_words_for_a_count_are_two() -> None:
+    for text in messages.collected():
+        specs = [spec or "" for _, _, spec, _ in string.Formatter().parse(text)]
+        assert all(spec.count("|") < 2 for spec in specs), text
 
 
 def test_the_line_ends_of_a_translation_are_those_of_its_message() -> None:
@@ -178,21 +189,14 @@ def test_the_line_ends_of_a_translation_are_those_of_its_message() -> None:
 
 
 def test_no_message_has_two_entries() -> None:
-    texts = [text for text, _, _ in entries(messages.CATALOGUE.read_text("utf-8"))]
+    texts = [text for text, _ in entries(messages.CATALOGUE.read_text("utf-8"))]
     assert len(texts) == len(set(texts))
 
 
 def test_messages_are_collected_from_calls() -> None:
-    source = (
-        "from deeplink.i18n import _, ngettext\n"
-        'a = _("one {x}" " two").format(x=1)\n'
-        'b = ngettext("{n} call", "{n} calls", 3)\n'
-    )
+    source = 'from deeplink.i18n import _\na = _("one {x}" " two").format(x=1)\nb = _("three")\n'
     found = list(messages.of_module(source, "m.py"))
-    assert [(each.text, each.plural) for each in found] == [
-        ("one {x} two", ""),
-        ("{n} call", "{n} calls"),
-    ]
+    assert [each.text for each in found] == ["one {x} two", "three"]
     with pytest.raises(ValueError, match="one literal text"):
         list(messages.of_module(source + 'c = _(f"{a}")\n', "m.py"))
 
@@ -201,11 +205,9 @@ def test_po_entries_are_read() -> None:
     text = (
         'msgid ""\nmsgstr "head\\n"\n\n#: a.py\nmsgid "a\\"b"\nmsgstr "甲"\n\n'
         'msgid ""\n"two\\n"\n"lines"\nmsgstr ""\n"两\\n"\n"行"\n\n'
-        'msgid "{n} x"\nmsgid_plural "{n} xs"\nmsgstr[0] "{n} 个"\n'
     )
     assert list(entries(text)) == [
-        ("", "", "head\n"),
-        ('a"b', "", "甲"),
-        ("two\nlines", "", "两\n行"),
-        ("{n} x", "{n} xs", "{n} 个"),
+        ("", "head\n"),
+        ('a"b', "甲"),
+        ("two\nlines", "两\n行"),
     ]

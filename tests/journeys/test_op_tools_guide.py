@@ -288,7 +288,7 @@ def test_fallback_of_everything(run, usage: str) -> None:  # type: ignore[no-unt
 def test_fallback_by_lists(run) -> None:  # type: ignore[no-untyped-def]
     only = run("with op_tools.OpFallback():\n    f()", OP_FALLBACK_LIST="torch.Tensor.sub")
     assert "skip OpFallbackHook on torch.Tensor.add" in only
-    assert "OpFallback: 1 calls of 1 operators ran on the CPU" in only
+    assert "OpFallback: 1 call of 1 operator ran on the CPU" in only
     rest = run("with op_tools.OpFallback():\n    f()", OP_FALLBACK_DISABLE_LIST="torch.Tensor.sub")
     assert "skip OpFallbackHook on torch.Tensor.sub" in rest
     assert "apply OpFallbackHook on torch.Tensor.add" in rest

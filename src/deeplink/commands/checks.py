@@ -18,7 +18,13 @@ KERNELS = "Kernels of anyone"  # options of conformance
 
 def coverage(
     context: typer.Context,
-    path: Annotated[Path, typer.Argument(help="A script, or a folder of them.")],
+    program: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PROGRAM",
+            help="A script, a folder of them, -m module, python train.py, or torchrun train.py.",
+        ),
+    ],
     every: Annotated[bool, typer.Option("--all", help="Show what is supported, too.")] = False,
     json: common.Json = "",
     vendor: common.VendorName = "",
@@ -33,16 +39,14 @@ def coverage(
     Examples:
       deeplink coverage train.py
       deeplink coverage --all src/
+      deeplink coverage -m package.train
 
     \b
     Exit codes:
       0 all calls are supported; 1 one is not, or the program depends on CUDA otherwise (CUDA C++,
       Triton kernels, CUDA's libraries, packages with CUDA binaries); 2 the program cannot be read
     """
-    if not path.exists():
-        raise DeeplinkError(
-            _("no file or folder {path!r}.").format(path=str(path)), _("name a script or a folder.")
-        )
+    path = common.work("deeplink.inspection.cuda_usage:source")(program)
 
     def here() -> int:
         work = common.work("ditorch.coverage:check")

@@ -205,7 +205,9 @@ def _show_operators(vendor: str, pattern: str, json: str) -> None:
     console().print(table(title, (_("overload"), _("by"), _("who")), cells))
     counts = ", ".join(f"{by} {count}" for by, count in operators.summary(rows))
     console().print(
-        _("{count} overloads: {counts}").format(count=len(rows), counts=counts or _("none match"))
+        _("{count} {count:overload|overloads}: {counts}").format(
+            count=len(rows), counts=counts or _("none match")
+        )
     )
 
 

@@ -12,7 +12,7 @@ import typer
 from deeplink import settings
 from deeplink.commands import common, host
 from deeplink.errors import SettingError
-from deeplink.i18n import _, ngettext
+from deeplink.i18n import _
 from deeplink.run import program as programs
 from deeplink.run.runner import Request
 
@@ -192,11 +192,8 @@ def _needs_a_tool(given: dict[str, Any]) -> SettingError:
         for word, value in given.items()
     )
     return SettingError(
-        ngettext(
-            "{names} needs a tool; tools: {tools}.",
-            "{names} need a tool; tools: {tools}.",
-            len(options),
-        ).format(
+        _("{names} {count:needs|need} a tool; tools: {tools}.").format(
+            count=len(options),
             names=", ".join(options),
             tools=", ".join(f"--{word}" for word in (*TOOLS, "recorder")),
         ),

@@ -2,7 +2,7 @@
 """Messages in the reader's language: English in the program and its files, translated on output.
 
     raise DeeplinkError(_("no vendor is named {name!r}.").format(name=name))
-    line = ngettext("{count} call compared", "{count} calls compared", count).format(count=count)
+    line = _("{count} {count:call|calls} compared").format(count=count)
 
 A `Message` is its English text, so result files and comparisons do not depend on the language.
 `translated` gives the text to show; `deeplink.console` calls it for all output. The translations
@@ -17,7 +17,6 @@ from deeplink.i18n.message import (
     in_chinese,
     joined,
     message,
-    ngettext,
     recognized,
     translated,
 )
@@ -31,7 +30,6 @@ __all__ = [
     "joined",
     "language",
     "message",
-    "ngettext",
     "recognized",
     "translated",
 ]

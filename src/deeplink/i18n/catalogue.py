@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 
-_LINE = re.compile(r'(msgid|msgid_plural|msgstr(?:\[0\])?)?\s*(".*")')
+_LINE = re.compile(r'(msgid|msgstr)?\s*(".*")')
 
 
 class Catalogue(gettext.NullTranslations):
-    """Translations by their English texts. The language has one form for all counts."""
+    """Translations by their English texts."""
 
     def __init__(self, texts: dict[str, str]) -> None:
         super().__init__()
@@ -27,9 +27,6 @@ class Catalogue(gettext.NullTranslations):
 
     def gettext(self, message: str) -> str:
         return self._texts.get(message, message)
-
-    def ngettext(self, msgid1: str, msgid2: str, n: int) -> str:
-        return self._texts.get(msgid1) or super().ngettext(msgid1, msgid2, n)
 
     def recognized(self, text: str) -> str:
         """The translation of a text whose placeholders are filled in; the text where there is none.
@@ -51,16 +48,16 @@ class Catalogue(gettext.NullTranslations):
     def _by_pattern(self) -> list[tuple[re.Pattern[str], str, int]]:
         """Patterns of the English texts with their translations, the most specific one first."""
         if not self._patterns:
-            specific = sorted(self._texts, key=lambda text: -len(_PLACEHOLDER.sub("", text)))
+            specific = sorted(self._texts, key=lambda text: -len(_words(text)))
             self._patterns = [
                 (_pattern(text), self._texts[text], len(_SENTENCES.split(text)))
                 for text in specific
-                if len(_LETTER.findall(_PLACEHOLDER.sub("", text))) >= LETTERS
+                if len(_LETTER.findall(_words(text))) >= LETTERS
             ]
         return self._patterns
 
 
-_PLACEHOLDER = re.compile(r"\{(\w+)(?:![rsa])?(?::[^}]*)?\}")
+_PLACEHOLDER = re.compile(r"\{(\w+)(?:![rsa])?(?::([^}]*))?\}")
 _SENTENCES = re.compile(r"\. (?=[A-Z{])")
 _LETTER = re.compile("[A-Za-z]")
 LETTERS = 5  # of a message without its placeholders, for it to be recognized
@@ -70,21 +67,28 @@ def _filled(text: str, words: dict[str, str]) -> str:
     return _PLACEHOLDER.sub(lambda field: words[field[1]], text)
 
 
+def _words(text: str) -> str:
+    """The words of a message: those for a count of one, without what fills its placeholders."""
+    return _PLACEHOLDER.sub(lambda field: (field[2] or "").rpartition("|")[0], text)
+
+
 def _pattern(text: str) -> re.Pattern[str]:
-    """Matches the message with any words for its placeholders."""
+    """Matches the message with any words for its placeholders, and for any count."""
     seen: set[str] = set()
-    found = ""
-    for at, part in enumerate(_PLACEHOLDER.split(text)):
-        if at % 2 == 0:
-            found += re.escape(part)
+    found, end = "", 0
+    for field in _PLACEHOLDER.finditer(text):
+        found += re.escape(text[end : field.start()])
+        end, name, spec = field.end(), field[1], field[2] or ""
+        if "|" in spec:
+            found += f"(?:{'|'.join(map(re.escape, spec.split('|')))})"
         else:
-            found += f"(?P={part})" if part in seen else f"(?P<{part}>.*?)"
-            seen.add(part)
-    return re.compile(found, re.DOTALL)
+            found += f"(?P={name})" if name in seen else f"(?P<{name}>.*?)"
+            seen.add(name)
+    return re.compile(found + re.escape(text[end:]), re.DOTALL)
 
 
-def entries(text: str) -> Iterator[tuple[str, str, str]]:
-    """The entries of a .po file: the English text, its plural ("": none), the translation.
+def entries(text: str) -> Iterator[tuple[str, str]]:
+    """The entries of a .po file: the English text, the translation.
 
     The header, whose text is empty, is the first one.
     """
@@ -94,10 +98,10 @@ def entries(text: str) -> Iterator[tuple[str, str, str]]:
         match = _LINE.fullmatch(line.strip())
         if match is None:
             if "msgid" in fields:
-                yield fields["msgid"], fields.get("msgid_plural", ""), fields.get("msgstr", "")
+                yield fields["msgid"], fields.get("msgstr", "")
             fields = {}
             continue
-        field = (match[1] or field).removesuffix("[0]")
+        field = match[1] or field
         fields[field] = fields.get(field, "") + ast.literal_eval(match[2])
 
 
@@ -105,4 +109,4 @@ def entries(text: str) -> Iterator[tuple[str, str, str]]:
 def chinese() -> Catalogue:
     """The Chinese catalogue; an entry without a translation stays English."""
     text = files("deeplink.i18n").joinpath("zh.po").read_text("utf-8")
-    return Catalogue({source: target for source, _, target in entries(text) if source and target})
+    return Catalogue({source: target for source, target in entries(text) if source and target})

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, SupportsIndex
 
 from deeplink.i18n.language import ENGLISH, language
@@ -27,7 +28,7 @@ class Message(str):
     def format(self, *args: Any, **fields: Any) -> str:
         args = tuple(map(_message_of, args))
         fields = {name: _message_of(value) for name, value in fields.items()}
-        return self._of(str.format(self, *args, **fields), "format", self, args, fields)
+        return self._of(_filled(self, args, fields), "format", self, args, fields)
 
     def join(self, parts: Iterable[str], /) -> str:
         parts = tuple(parts)
@@ -51,13 +52,31 @@ class Message(str):
 
 
 def message(text: str) -> str:
-    """The message with this English text; a placeholder in it is `{name}`."""
+    """The message with this English text; a placeholder in it is `{name}`.
+
+    `{name:call|calls}` is the first word for a count of one, the second for another count.
+    """
     return Message._of(text, "text", text)
 
 
-def ngettext(one: str, many: str, count: int) -> str:
-    """The message for a count of one, or for another count."""
-    return Message._of(one if count == 1 else many, "count", one, many, count)
+class _Formatter(string.Formatter):
+    """Formats as `str.format` does, and chooses the word for a count."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        one, is_choice, many = format_spec.partition("|")
+        if not is_choice:
+            return format(value, format_spec)
+        return one if value == 1 else many
+
+
+_FORMATTER = _Formatter()
+
+
+def _filled(template: str, args: Sequence[Any], fields: Mapping[str, Any]) -> str:
+    """A template with its placeholders filled in."""
+    if "|" in template:
+        return _FORMATTER.vformat(template, args, fields)
+    return str.format(template, *args, **fields)
 
 
 def joined(separator: str, parts: Iterable[str]) -> str:
@@ -104,8 +123,6 @@ def _rendered(value: Any, catalogue: Any) -> Any:
     how, what = value._render
     if how == "text":
         return catalogue.gettext(what[0])
-    if how == "count":
-        return catalogue.ngettext(*what)
     if how == "plain":
         return what[0]
     if how == "recognized":
@@ -116,7 +133,8 @@ def _rendered(value: Any, catalogue: Any) -> Any:
     if how == "join":
         return parts[0].join(_rendered(each, catalogue) for each in what[1])
     _, args, fields = what
-    return parts[0].format(
-        *(_rendered(each, catalogue) for each in args),
-        **{name: _rendered(each, catalogue) for name, each in fields.items()},
+    return _filled(
+        parts[0],
+        [_rendered(each, catalogue) for each in args],
+        {name: _rendered(each, catalogue) for name, each in fields.items()},
     )

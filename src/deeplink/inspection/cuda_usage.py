@@ -10,13 +10,15 @@ from __future__ import annotations
 import ast
 import csv
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from deeplink.errors import DeeplinkError
 from deeplink.i18n import _
+from deeplink.run import program as programs
 
 KINDS = ("package", "name", "call", "text")
 OUTCOMES = ("raises", "triton", "not covered")  # "triton": as the device runs Triton kernels
@@ -88,6 +90,40 @@ def dependencies() -> tuple[Dependency, ...]:
                 f"{row.outcome!r}; allowed: {', '.join(KINDS)}; {', '.join(OUTCOMES)}."
             )
     return found
+
+
+def source(words: Sequence[str]) -> Path:
+    """The script, or the folder of sources, of a program as it stands on a command line."""
+    rest = list(words)
+    if rest and not Path(rest[0]).exists():
+        found = programs.read(rest, "coverage")
+        if found.name == programs.TORCHRUN:  # its script follows its own options
+            own = [at for at, word in enumerate(found.arguments) if word.endswith(".py")]
+            own += [at for at, word in enumerate(found.arguments) if word in ("-m", "--module")]
+            found = programs.read(found.arguments[min(own, default=0) :], "coverage")
+        if found.kind == "module":
+            return _module(found.name)
+        rest = [found.name]
+    path = Path(rest[0])
+    if not path.exists():
+        raise DeeplinkError(
+            _("no file or folder {path!r}.").format(path=str(path)), _("name a script or a folder.")
+        )
+    return path
+
+
+def _module(name: str) -> Path:
+    """The file or the folder of a module, which is not imported."""
+    spec = programs.top_level(name)
+    for part in name.split(".")[1:]:
+        folders = spec.submodule_search_locations if spec is not None else None
+        spec = PathFinder.find_spec(part, folders or [])
+    if spec is None or not (spec.origin or spec.submodule_search_locations):
+        raise DeeplinkError(
+            _("no module {name!r}.").format(name=name),
+            _("the working directory is {cwd}.").format(cwd=Path.cwd()),
+        )
+    return Path(next(iter(spec.submodule_search_locations or ()), str(spec.origin)))
 
 
 def scan(path: Path) -> ScanResult:

@@ -255,7 +255,7 @@ def _beyond(pair: _Pair, where: Tensor) -> _Finding | None:
 
 def _elements(pair: _Pair, count: int, what: str) -> str:
     """Format `3 of 512 elements …`."""
-    return _("{count:,} of {total:,} elements {what}").format(
+    return _("{count:,} of {total:,} {total:element|elements} {what}").format(
         count=count, total=pair.y.numel(), what=what
     )
 

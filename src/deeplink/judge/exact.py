@@ -32,9 +32,10 @@ def exactly(evidence: Evidence) -> Verdict:
     first = int(where[0])
     index, count = place(first, tuple(result.shape)), where.numel()
     a, b = (t.reshape(-1)[first].item() for t in (result, expected))
-    text = _("{count:,} of {total:,} elements are not equal. First at {index}: ").format(
-        count=count, total=result.numel(), index=list(index)
-    )
+    text = _(
+        "{count:,} of {total:,} {total:element|elements} {count:is|are} not equal. First "
+        "at {index}: "
+    ).format(count=count, total=result.numel(), index=list(index))
     text += _("got {a}, expected {b}").format(a=a, b=b)
     gap = abs(int(a) - int(b))
     return Verdict(

@@ -175,9 +175,9 @@ def _failed(
         index=list(index), value=value, expected=expected
     )
     if wrong and rule in ("allclose", "torch"):
-        text = _("{wrong:,} of {total:,} elements are not close. ").format(
-            wrong=wrong, total=result.numel()
-        )
+        text = _(
+            "{wrong:,} of {total:,} {total:element|elements} {wrong:is|are} not close. "
+        ).format(wrong=wrong, total=result.numel())
         text += worst_at(index, value, expected, observed, bound)
     if ratio is None:
         ratio = observed / bound if bound else math.inf

@@ -231,7 +231,7 @@ class _Progress:
             units = (
                 _("1 unit")
                 if len(self.steps) == 1
-                else _("{count} units").format(count=len(self.steps))
+                else _("{count} {count:unit|units}").format(count=len(self.steps))
             )
             say(
                 _("building native parts ({parted}): {units}, about {guess}, once").format(

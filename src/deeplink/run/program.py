@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from deeplink.errors import DeeplinkError
@@ -99,7 +102,18 @@ def _of_python(words: list[str], command: str) -> Program:
 def _module(rest: list[str], options: tuple[str, ...], command: str) -> Program:
     if len(rest) < 2:
         raise DeeplinkError(_("-m needs the name of a module."), HINT.format(command=command))
+    if top_level(rest[1]) is None:
+        raise DeeplinkError(
+            _("no module {name!r}.").format(name=rest[1]),
+            _("the working directory is {cwd}.").format(cwd=Path.cwd()),
+        )
     return Program(rest[1], tuple(rest[2:]), "module", options)
+
+
+def top_level(module: str) -> ModuleSpec | None:
+    """Find the top-level package of a module, as `python -m` does, without importing it."""
+    name = module.partition(".")[0]
+    return PathFinder.find_spec(name, [os.getcwd()]) or importlib.util.find_spec(name)
 
 
 def _script(rest: list[str], options: tuple[str, ...]) -> Program:

@@ -103,7 +103,7 @@ def _copy(vendor: Vendor) -> str:
     )
     _same(_("to the device and back"), {n: t.cpu() for n, t in there.items()}, samples)
     _same(_("on the device"), {n: t.clone().cpu() for n, t in there.items()}, samples)
-    return _("{count} samples there and back").format(count=len(samples))
+    return _("{count} {count:sample|samples} there and back").format(count=len(samples))
 
 
 def _fit(device: str, dtype: torch.dtype, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -134,7 +134,9 @@ class Run:
                 size=size(most)
             )
             if self._every_call:
-                line += _(": about {count} steps more").format(count=max(0, most - used) // used)
+                line += _(": about {count} {count:step|steps} more").format(
+                    count=max(0, most - used) // used
+                )
         terminal.write(f"{line}.")
 
     def _keep_to_limit(self, call: Call) -> None:
@@ -146,18 +148,21 @@ class Run:
             if not self._allows(2 * need + 8192, TENSORS_SHARE):
                 self.mode, self.statistics = "statistics", StatisticsStore(False, background=False)
                 self.limits.append(
-                    _("after {calls} calls only statistics were written").format(calls=self.calls)
+                    _("after {calls} {calls:call|calls} only statistics were written").format(
+                        calls=self.calls
+                    )
                 )
                 terminal.write(
                     _(
-                        "OpCapture: no more tensors after {calls} calls, for they reach the limit "
+                        "OpCapture: no more tensors after {calls} {calls:call|calls}, "
+                        "for they reach the limit "
                         "of {size}. Hint: OP_TOOLS_DISK_BUDGET sets another one."
                     ).format(calls=self.calls, size=size(self.limit))
                 )
         elif self.mode != "nothing" and not self._allows(4096):
             self.mode = "nothing"
             self.limits.append(
-                _("after {calls} calls nothing was written").format(calls=self.calls)
+                _("after {calls} {calls:call|calls} nothing was written").format(calls=self.calls)
             )
 
     def _allows(self, more: int, share: float = 1.0) -> bool:
@@ -227,9 +232,9 @@ class Run:
         lines = []
         if self.calls:
             lines.append(
-                _("OpCapture: {calls} calls of {count} operators, ").format(
-                    calls=self.calls, count=len(self.operators)
-                )
+                _(
+                    "OpCapture: {calls} {calls:call|calls} of {count} {count:operator|operators}, "
+                ).format(calls=self.calls, count=len(self.operators))
                 + " and ".join(
                     _("{size} in {place}").format(size=size(store.bytes), place=store.place)
                     for store in (self.store, self.statistics)
@@ -238,7 +243,7 @@ class Run:
             )
         for reason, count in self.skipped.most_common():
             lines.append(
-                _("OpCapture: {count} calls not captured: {reason}").format(
+                _("OpCapture: {count} {count:call|calls} not captured: {reason}").format(
                     count=count, reason=reason
                 )
             )

@@ -263,7 +263,10 @@ def show_summary(
 ) -> None:
     """Print how much was compared, and the wrong results, the worst first."""
     wrong = len({(f.id, f.direction) for f in failures})
-    text = _("OpAutoCompare: {compared} calls compared, {items} results, {wrong} wrong")
+    text = _(
+        "OpAutoCompare: {compared} {compared:call|calls} compared, {items} "
+        "{items:result|results}, {wrong} wrong"
+    )
     lines = [text.format(compared=tool.compared, items=tool.items, wrong=wrong)]
     if tool.items:
         lines.append(f"OpAutoCompare: {path}")
@@ -278,7 +281,7 @@ def show_summary(
         for (reason, _operator), count in tool.skipped.items():
             reasons[reason] += count
         parts = joined("; ", [f"{count:,}: " + reason for reason, count in reasons.most_common()])
-        text = _("OpAutoCompare: {total:,} calls skipped ({parts})")
+        text = _("OpAutoCompare: {total:,} {total:call|calls} skipped ({parts})")
         lines.append(text.format(total=reasons.total(), parts=parts))
     terminal.summary(tool, started, lines)
 
@@ -302,7 +305,7 @@ def _show_failures(tool: OpAutoCompare, failures: Sequence[Failure], path: Path)
         )
         for failure, group in zip(worst[:SHOWN], ordered, strict=False)
     ]
-    title = _("OpAutoCompare: wrong results, the worst first ({count} places)")
+    title = _("OpAutoCompare: wrong results, the worst first ({count} {count:place|places})")
     terminal.show_table(title.format(count=len(ordered)), SUMMARY, rows)
     found = problems(failures, tool.pattern, EXPLAINED)
     for problem in found.values():

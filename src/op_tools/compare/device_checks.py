@@ -153,7 +153,10 @@ class DeviceChecks:
             text = _("by a projection, {message}").format(message=finding.message)
             non_finite = finding.non_finite > 0
         elif block:
-            text = _("{block:,} elements differ from a part of the call, computed alone")
+            text = _(
+                "{block:,} {block:element|elements} {block:differs|differ} from a part "
+                "of the call, computed alone"
+            )
             text = text.format(block=block)
         elif not math.isfinite(greatest) and are_finite(checked.sample):
             # an element of the arguments that is not finite may make one of the result

@@ -324,7 +324,7 @@ def _outputs(
     if standard == BITWISE and not _have_equal_values(results, expected):
         raise _DiffersError
     if len(results) != len(expected):
-        text = _("{count} results, expected {expected}")
+        text = _("{count} {count:result|results}, expected {expected}")
         text = text.format(count=len(results), expected=len(expected))
         return [Item("output", Verdict(False, "structure", text, ratio=math.inf))]
     items, place = [], 0

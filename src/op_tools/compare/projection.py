@@ -101,7 +101,10 @@ class Finding:
     def message(self) -> str:
         """One sentence."""
         if self.non_finite:
-            text = _("{non_finite} of {rows} rows are not finite, of finite factors")
+            text = _(
+                "{non_finite} of {rows} {rows:row|rows} {non_finite:is|are} not finite, "
+                "of finite factors"
+            )
         elif self.largest > self.limit:
             text = _(
                 "row {row} of {rows} differs by {largest:.3g} times what rounding explains "

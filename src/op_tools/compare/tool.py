@@ -534,7 +534,9 @@ class OpAutoCompare(Observer):
         """Lines of the summary about large calls and the budget."""
         lines = []
         if self.counts.calls:
-            sampled = _("OpAutoCompare: {calls} large calls were judged by a sample of them")
+            sampled = _(
+                "OpAutoCompare: {calls} large {calls:call was|calls were} judged by a sample"
+            )
             lines.append(sampled.format(calls=self.counts.calls))
         suspect = _("OpAutoCompare: suspect, not confirmed by a whole call: {text}")
         lines += [suspect.format(text=text) for text in self._suspects.unconfirmed()[:SHOWN]]

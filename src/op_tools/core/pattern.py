@@ -90,7 +90,9 @@ def _leaf(label: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _of_tensor(label: str, tensor: Tensor) -> Iterator[Fact]:
     dtype = str(tensor.dtype).removeprefix("torch.")
     yield _fact(3, _("{label} of type {dtype}"), label=label, dtype=dtype)
-    yield _fact(5, _("{label} with {dim} dimensions"), label=label, dim=tensor.dim())
+    yield _fact(
+        5, _("{label} with {dim} {dim:dimension|dimensions}"), label=label, dim=tensor.dim()
+    )
     if tensor.layout is not torch.strided or tensor.is_nested:
         yield _fact(0, _("{label} of layout {layout}"), label=label, layout=str(tensor.layout))
         return

@@ -172,7 +172,7 @@ def progress(step: int, tools: Sequence[Tool]) -> None:
     if verbose() or not tools or Output().isatty() or not Output(stderr=True).isatty():
         return
     parts = [
-        _("{name} {applied} calls{so_far}").format(
+        _("{name} {applied} {applied:call|calls}{so_far}").format(
             name=type(tool).__name__, applied=tool.started.applied, so_far=tool.so_far()
         )
         for tool in tools
@@ -213,11 +213,11 @@ def summary(tool: Tool, started: Started, lines: Iterable[str] = ()) -> None:
         texts.append(hint.format(kernels=kernels))
     errors = tool_errors.report(name)
     for error, count in errors[:ERRORS]:
-        times = _("once") if count == 1 else _("{count} times").format(count=count)
+        times = _("once") if count == 1 else _("{count} {count:time|times}").format(count=count)
         text = _("{name}: error inside the tool, {times} on {op} (the program went on): {message}")
         texts.append(text.format(name=name, times=times, op=error.op, message=error.message))
     if len(errors) > ERRORS:
-        text = _("{name}: and {count} other kinds of errors")
+        text = _("{name}: and {count} other {count:kind|kinds} of errors")
         texts.append(text.format(name=name, count=len(errors) - ERRORS))
     show_lines(texts)
 

@@ -155,7 +155,7 @@ def show_bisect(found: Bisect, folder: Path) -> None:
             )
             for place in guilty["places"][:SHOWN]
         ]
-        title = _("{op}: where ({calls} calls in a run)").format(
+        title = _("{op}: where ({calls} {calls:call|calls} in a run)").format(
             op=guilty["op"], calls=guilty["calls"]
         )
         out.print(table(title, (_("module"), _("line"), _("direction"), _("calls")), cells))

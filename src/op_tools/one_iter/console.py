@@ -35,9 +35,9 @@ def _tool() -> str:
 def recorded(writer: Writer, step: int, count: int, device: Identity | None) -> None:
     """Print what was recorded, on which device, and where the record is."""
     console().print(
-        _("{tool}: iteration {step} recorded: {calls} calls, {size} in {place}").format(
-            tool=_tool(), step=step, calls=writer.calls, size=size(count), place=writer.place
-        ),
+        _(
+            "{tool}: iteration {step} recorded: {calls} {calls:call|calls}, {size} in {place}"
+        ).format(tool=_tool(), step=step, calls=writer.calls, size=size(count), place=writer.place),
         soft_wrap=True,
     )
     console().print(
@@ -80,13 +80,13 @@ def compared(
         )
     )
     if len(shown) < len(findings):
-        out.print(_("{count} more are correct").format(count=len(findings) - len(shown)))
+        out.print(_("{count} more {count:is|are} correct").format(count=len(findings) - len(shown)))
     bad = sum(finding.diverges for finding in findings)
     skipped = sum(bool(finding.skipped) for finding in findings)
     out.print(
-        _("{tool}: {count} layers: {bad} diverge, {skipped} skipped").format(
-            tool=_tool(), count=len(findings), bad=bad, skipped=skipped
-        ),
+        _(
+            "{tool}: {count} {count:layer|layers}: {bad} {bad:diverges|diverge}, {skipped} skipped"
+        ).format(tool=_tool(), count=len(findings), bad=bad, skipped=skipped),
         soft_wrap=True,
     )
     for line in _verdict(found, findings):
@@ -181,9 +181,10 @@ def _pattern(findings: Sequence[Finding]) -> str:
     if len(bad) < 2 or len(kinds) > 2 or any(_kind(each) in kinds for each in correct):
         return ""
     names = " or ".join(sorted(kinds))
-    return _("All {bad} diverging layers are {names}; none of the {correct} others is.").format(
-        bad=len(bad), names=names, correct=len(correct)
-    )
+    return _(
+        "{bad:The|All} {bad} diverging {bad:layer is|layers are} {names}; none of the "
+        "{correct} others is."
+    ).format(bad=len(bad), names=names, correct=len(correct))
 
 
 def _kind(finding: Finding) -> str:

@@ -59,7 +59,8 @@ def load(update: Update, recorded: Recorded) -> None:
     if found != wanted:
         raise OneIterError(
             _(
-                "{path} has {count} parameters that are not the {recorded} recorded ones: another "
+                "{path} has {count} {count:parameter|parameters} and not the {recorded} "
+                "recorded ones: another "
                 "model, or another order."
             ).format(path=update.path, count=len(found), recorded=len(wanted))
         )

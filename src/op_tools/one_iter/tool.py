@@ -201,7 +201,8 @@ class OneIteration:
         if not reached:
             self._problem = OneIterError(
                 _(
-                    "the program ended after {done} steps, before the iteration {step} (they count "
+                    "the program ended after {done} {done:step|steps}, before the "
+                    "iteration {step} (they count "
                     "from 0), or without calling a module in it."
                 ).format(done=self._done(), step=self.step),
                 _("choose an earlier one with --step, or let the program train longer."),
@@ -228,7 +229,8 @@ class OneIteration:
         if lost:
             self._problem = OneIterError(
                 _(
-                    "{count} calls of the record were not made here, first {kind} {path} ({name})."
+                    "{count} {count:call|calls} of the record {count:was|were} not made "
+                    "here, first {kind} {path} ({name})."
                 ).format(count=len(lost), kind=lost[0].kind, path=lost[0].path, name=lost[0].name),
                 _("record the same program, with the same options, anew."),
             )

@@ -158,7 +158,7 @@ def summary(outcomes: Sequence[Outcome]) -> None:
     text = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     exact = sum(o.bitwise for o in outcomes)
     terminal.write(
-        _("run_op_from_data: {count} cases: {text}; {exact} bit by bit").format(
+        _("run_op_from_data: {count} {count:case|cases}: {text}; {exact} bit by bit").format(
             count=len(outcomes), text=text, exact=exact
         )
     )

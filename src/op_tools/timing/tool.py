@@ -319,7 +319,7 @@ def _cost(run: _Run, calls: int) -> str:
     each = spent / 1e3 / max(1, calls)
     return _(
         "tool cost: {ms:.1f} ms of {whole:.1f} ms, {each:.0f} us for each of {calls} "
-        "calls (the times above are without it)"
+        "{calls:call|calls} (the times above are without it)"
     ).format(ms=ms, whole=whole, each=each, calls=calls)
 
 

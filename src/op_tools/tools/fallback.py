@@ -55,9 +55,9 @@ class OnCopies(Substitute):
         """The counts of calls by operator; `text` describes what the tool did."""
         total = sum(self.hits.values())
         lines = [
-            _("{name}: {total} calls of {count} operators {text}").format(
-                name=type(self).__name__, total=total, count=len(self.hits), text=text
-            )
+            _(
+                "{name}: {total} {total:call|calls} of {count} {count:operator|operators} {text}"
+            ).format(name=type(self).__name__, total=total, count=len(self.hits), text=text)
         ]
         if self.hits:
             lines.append("  " + ", ".join(f"{n} x {name}" for name, n in self.hits.most_common(8)))

@@ -381,18 +381,22 @@ class Guard(Observer):
         self.findings = list(map(self._explained, self.findings))
         counts = {name: getattr(self, name) for name in COUNTS}
         total = _(
-            "Guard: {watched} of {steps} steps watched, {products} products and {others} "
-            "other calls checked, {share:.1%} of the time; {confirmed} wrong results"
+            "Guard: {watched} of {steps} {steps:step|steps} watched, {products} "
+            "{products:product|products} and {others} other {others:call|calls} checked, "
+            "{share:.1%} of the time; {confirmed} wrong {confirmed:result|results}"
         )
         lines = [total.format(share=self._clock.share, **counts)]
         lines += ["  " + str(finding) for finding in self.findings]
-        others = _("  and {count} other calls of {operator}")
+        others = _("  and {count} other {count:call|calls} of {operator}")
         for operator, count in self._wrong.items():
             if count > EACH:
                 lines.append(others.format(count=count - EACH, operator=operator))
         lines += ["  " + str(finding) for finding in self.suspects]
         if self.cleared:
-            cleared = _("  {cleared} calls have NaN or Inf of finite arguments on the CPU too")
+            cleared = _(
+                "  {cleared} {cleared:call has|calls have} NaN or Inf of finite "
+                "arguments on the CPU too"
+            )
             lines.append(cleared.format(cleared=self.cleared))
         if self.findings:
             lines += self._written()
@@ -503,6 +507,9 @@ def _not_finite(recorded: RecordedCall, results: list[Tensor]) -> str:
             fits = reference.abs() < torch.finfo(one.dtype).max
             bad = int((~one.isfinite() & reference.isfinite() & fits).sum())
             if bad:
-                text = _("{bad} of {numel} elements are not finite, but are on the CPU")
+                text = _(
+                    "{bad} of {numel} {numel:element|elements} {bad:is|are} not finite, "
+                    "but {bad:is|are} on the CPU"
+                )
                 return text.format(bad=bad, numel=one.numel())
     return ""

@@ -26,5 +26,7 @@ class OpObserve(Observer):
 
     def finish(self, started: Started) -> None:
         terminal.summary(
-            self, started, [_("OpObserve: {applied} calls shown").format(applied=started.applied)]
+            self,
+            started,
+            [_("OpObserve: {applied} {applied:call|calls} shown").format(applied=started.applied)],
         )

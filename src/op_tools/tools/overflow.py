@@ -210,8 +210,9 @@ class OpOverflowCheck(Observer):
         if self._sink is not None:
             self._reader.close()
         text = _(
-            "OpOverflowCheck: {applied} calls checked, {count} made NaN or Inf of finite "
-            "arguments, {propagated} were given NaN or Inf and passed it on"
+            "OpOverflowCheck: {applied} {applied:call|calls} checked, {count} made NaN "
+            "or Inf of finite arguments, {propagated} {propagated:was|were} given NaN or "
+            "Inf and passed it on"
         )
         counts = {"count": self.count, "propagated": self.propagated}
         lines = [text.format(applied=started.applied, **counts)]

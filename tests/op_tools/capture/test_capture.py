@@ -104,7 +104,7 @@ with OpCapture():
 
 def test_copies_by_cuda_code_are_captured() -> None:
     done = warm.run(["-c", CUDA_CODE], os.environ, warn="ignore")
-    assert "OpCapture: 3 calls of 1 operators" in done.stdout, done.stdout + done.stderr
+    assert "OpCapture: 3 calls of 1 operator" in done.stdout, done.stdout + done.stderr
 
 
 def test_a_copy_to_the_device_says_where_its_tensor_was(form: str) -> None:
@@ -236,7 +236,7 @@ def test_a_quantized_tensor_is_left_out_with_a_reason(
     with OpCapture(format=form, devices=["cpu"]):
         x.dequantize()
         torch.ones(1) + 1
-    assert "1 calls not captured: a quantized tensor" in capsys.readouterr().out
+    assert "1 call not captured: a quantized tensor" in capsys.readouterr().out
     assert captured("add")[0].output.tolist() == [2.0]
 
 

@@ -357,7 +357,7 @@ import torch, torch_dipu, op_tools
 op_tools.OpFallback(ops="torch.sin").start()
 torch.sin(torch.ones(2, device="dipu"))
 """
-    assert "OpFallback: 1 calls of 1 operators ran on the CPU" in output_of(source)
+    assert "OpFallback: 1 call of 1 operator ran on the CPU" in output_of(source)
 
 
 def test_nothing_but_the_engine_holds_a_mode_after_the_last_tool() -> None:
@@ -403,7 +403,7 @@ def test_a_terminal_sees_how_far_it_is(
     with Watcher(ops="torch.sin"):
         torch.sin(x)
         op_tools.step()
-    assert "[op_tools] step 1: Watcher 1 calls" in capsys.readouterr().err
+    assert "[op_tools] step 1: Watcher 1 call" in capsys.readouterr().err
     monkeypatch.setattr("sys.stderr.isatty", lambda: False)
     with Watcher(ops="torch.sin"):
         op_tools.step()

@@ -105,7 +105,7 @@ def test_earlier_runs_in_the_same_folder_are_left_out(tmp_path: Path) -> None:
     content = readers.read(statistics(tmp_path, 10))
     assert len(content.rows) == 10
     assert content.notes == [
-        "1 files of earlier runs in this folder are left out; name one to see it"
+        "1 file of earlier runs in this folder is left out; name one to see it"
     ]
 
 

@@ -69,7 +69,7 @@ def test_what_is_not_the_same_twice_is_shown_with_what_was_kept(
     (finding,) = shown(tmp_path, found).findings
     assert (finding.level, finding.site) == (level, "train.py:9")
     assert finding.lines == (
-        "output[0] float32 [2]: 1 elements differ, by 0.25 at most",
+        "output[0] float32 [2]: 1 element differs, by 0.25 at most",
         "kept: a.opcap#3",
     )
 

@@ -277,7 +277,7 @@ def test_other_weights_are_reported(records: Callable[[type[nn.Module]], Path]) 
 
 
 def test_an_iteration_that_never_comes_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(OneIterError, match="ended after 1 steps, before the iteration 5"):
+    with pytest.raises(OneIterError, match="ended after 1 step, before the iteration 5"):
         record(tmp_path, Convolutional, "cpu", step=5)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(OneIterError, match="no record of rank 0 at"):

@@ -177,7 +177,7 @@ def test_times_that_cannot_be_saved_are_shown(
     words = ("--sync_time_measure", "--run_times", "1")
     assert command(str(captures / "torch.Tensor.exp"), *words) == 0
     said = capsys.readouterr().out
-    assert "op_time_measure_result cannot be written" in said and "1 cases: 1 ok" in said
+    assert "op_time_measure_result cannot be written" in said and "1 case: 1 ok" in said
 
 
 def test_every_call_is_shown_on_request(

@@ -86,7 +86,7 @@ def test_rules_that_never_matched_are_reported(capsys: pytest.CaptureFixture[str
     with op_tools.OpDtypeCast():
         torch.sin(half(2))
     out = capsys.readouterr().out
-    assert "1 calls of 1 operators in another type" in out
+    assert "1 call of 1 operator in another type" in out
     assert "no argument was of torch.bfloat16" in out
     assert not tool_errors.problems()
 

@@ -283,7 +283,7 @@ class Bisection:
         ops = [] if plan is None else list(plan.ops)
         candidates = len(self.found["candidates"])
         what = (
-            _("testing {count} of {candidates} operators").format(
+            _("testing {count} of {candidates} {candidates:operator|operators}").format(
                 count=len(ops), candidates=candidates
             )
             if ops
@@ -382,7 +382,7 @@ class Bisection:
                 "Cause: {names}. Computing only {these} in {instead} makes the check pass "
                 "({tested})."
             )
-        tested = _("{count} operators tested in {runs} runs").format(
+        tested = _("{count} {count:operator|operators} tested in {runs} {runs:run|runs}").format(
             count=len(self.found["candidates"]), runs=len(self.found["runs"])
         )
         return text.format(names=names, these=these, instead=self._asked.instead, tested=tested)
@@ -429,6 +429,7 @@ BY_CHANCE = _(
     "intermittent. Run more steps, or use `deeplink determinism`."
 )
 TOO_MANY = _(
-    "The search did not end within {count} runs; the smallest set that passes: {names}. Raise "
+    "The search did not end within {count} {count:run|runs}; the smallest set that "
+    "passes: {names}. Raise "
     "--max-runs."
 )

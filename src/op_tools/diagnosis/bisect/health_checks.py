@@ -89,13 +89,13 @@ class LossCheck:
         if wrong:
             return False, wrong
         if len(seen.losses) < len(self.reference):
-            return False, _("{count} losses of {count2}").format(
+            return False, _("{count} {count:loss|losses} of {count2}").format(
                 count=len(seen.losses), count2=len(self.reference)
             )
         last = seen.losses[-1].value
-        return True, _("all {count} losses are right, the last {last:.9g}").format(
-            count=len(self.reference), last=last
-        )
+        return True, _(
+            "{count:the|all} {count} {count:loss is|losses are} right, the last {last:.9g}"
+        ).format(count=len(self.reference), last=last)
 
     def wrong(self, losses: Sequence[Loss]) -> str:
         """The first incorrect loss."""
@@ -134,7 +134,7 @@ def judged(check: Check, seen: Seen, most: int) -> tuple[bool, str]:
     if not check.by_losses:
         return (False, seen.problem) if seen.problem and check.kind != "exit" else (passed, reason)
     if seen.ended and len(seen.losses) < most:
-        return False, _("{count} losses of {most}, then {ended}").format(
+        return False, _("{count} {count:loss|losses} of {most}, then {ended}").format(
             count=len(seen.losses), most=most, ended=seen.ended
         )
     return passed, _("{reason}; then {ended}").format(
@@ -170,7 +170,9 @@ class NanCheck:
         if not seen.losses:
             return False, _("no loss was seen")
         wrong = self.wrong(seen.losses)
-        return not wrong, wrong or _("all {count} losses are finite").format(count=len(seen.losses))
+        return not wrong, wrong or _(
+            "{count:the|all} {count} {count:loss is|losses are} finite"
+        ).format(count=len(seen.losses))
 
     def wrong(self, losses: Sequence[Loss]) -> str:
         """The first loss that is not finite."""

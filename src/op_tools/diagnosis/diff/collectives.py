@@ -121,7 +121,11 @@ def _verdict(run: Recording, each: _Round) -> tuple[str, int | None, str]:
     bound = _bound(each.first, len(offs))
     bad = [rank for rank, off in offs.items() if not off <= bound]
     if not bad:
-        return "right", None, _("{kind} of {count} ranks").format(kind=each.kind, count=len(offs))
+        return (
+            "right",
+            None,
+            _("{kind} of {count} {count:rank|ranks}").format(kind=each.kind, count=len(offs)),
+        )
     worst = max(bad, key=lambda rank: offs[rank])
     text = _("rank {worst} got what is {offs:.3g} off what the ranks gave").format(
         worst=worst, offs=offs[worst]

@@ -85,7 +85,8 @@ class Repetition:
         problems = [*a.problems, *b.problems]
         if first is None and problems:
             text = _(
-                "{calls} calls of the two runs are the same, bit for bit, but not all was read"
+                "{calls} {calls:call|calls} of the two runs {calls:is|are} the same, bit "
+                "for bit, but not all was read"
             ).format(calls=calls)
             self.found["verdict"] = _("{text}: {names}.").format(
                 text=text, names=joined("; ", problems)
@@ -94,7 +95,7 @@ class Repetition:
         if first is None:
             self.found["status"] = "same"
             self.found["verdict"] = _(
-                "The two runs are the same, bit for bit: {calls} calls."
+                "The two runs are the same, bit for bit: {calls} {calls:call|calls}."
             ).format(calls=calls)
             return
         self.found["status"] = "differs"
@@ -269,6 +270,6 @@ def _told(first: First, differing: int, calls: int, kept: bool) -> str:
             "arguments: they come from outside of the operators that were seen, as data do"
         ).format(op=a.op, where=where, rank=rank)
     tail = "" if kept else _(" Neither was kept: the call did not come again.")
-    return _("{text}. {differing} of {calls} calls differ.{tail}").format(
-        text=text, differing=differing, calls=calls, tail=tail
-    )
+    return _(
+        "{text}. {differing} of {calls} {calls:call|calls} {differing:differs|differ}.{tail}"
+    ).format(text=text, differing=differing, calls=calls, tail=tail)

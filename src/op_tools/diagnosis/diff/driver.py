@@ -298,7 +298,7 @@ def _longer(found: Diff) -> str:
     only = {side: found["counts"].get(f"only {side}", 0) for side in ("a", "b")}
     side = max(only, key=lambda key: only[key])
     return (
-        _(", as far as both go ({only} calls only in {side})").format(
+        _(", as far as both go ({only} {only:call|calls} only in {side})").format(
             only=only[side], side=side.upper()
         )
         if only[side]
@@ -308,7 +308,7 @@ def _longer(found: Diff) -> str:
 
 def _told(found: Diff, rows: Sequence[Row]) -> str:
     paired = sum(count for how, count in found["counts"].items() if how in HOWS[:3])
-    total = _("{paired} pairs of {a} and {b} calls").format(
+    total = _("{paired} {paired:pair|pairs} of {a} and {b} calls").format(
         paired=paired, a=found["a"]["calls"], b=found["b"]["calls"]
     )
     first = found["first"]
@@ -341,7 +341,11 @@ def _told(found: Diff, rows: Sequence[Row]) -> str:
         text = _("The two runs are the same, bit for bit")
         if found["status"] == "rounding":
             text = _("The two runs differ by no more than rounding explains")
-        random = _("; {drawn} calls used other random numbers").format(drawn=drawn) if drawn else ""
+        random = (
+            _("; {drawn} {drawn:call|calls} used other random numbers").format(drawn=drawn)
+            if drawn
+            else ""
+        )
         longer = _longer(found)
         return _("{text}{longer}: {total}{random}.{missing}").format(
             text=text, longer=longer, total=total, random=random, missing=missing

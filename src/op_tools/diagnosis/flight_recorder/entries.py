@@ -64,9 +64,10 @@ def bad_names(figures: dict[str, Figures]) -> list[str]:
 def edge(names: Sequence[str], grads: dict[str, Figures]) -> str:
     """The extent of bad gradients in the order of the model."""
     bad = [at for at, name in enumerate(names) if name in grads and grads[name][2]]
-    text = _("{count} of {total} gradients are bad, that of {name} the last of them").format(
-        count=len(bad), total=len(names), name=names[bad[-1]]
-    )
+    text = _(
+        "{count} of {total} {total:gradient|gradients} {count:is|are} bad, that of "
+        "{name} the last of them"
+    ).format(count=len(bad), total=len(names), name=names[bad[-1]])
     behind = bad[-1] + 1
     if behind < len(names):
         text += _("; that of {name} is good: it began in the backward pass between the two").format(

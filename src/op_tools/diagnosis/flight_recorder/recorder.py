@@ -152,16 +152,16 @@ class FlightRecorder:
             if self.skipped
             else ""
         )
-        text = _("FlightRecorder: {steps} steps{skipped} in {stem}.*.jsonl, ").format(
+        text = _("FlightRecorder: {steps} {steps:step|steps}{skipped} in {stem}.*.jsonl, ").format(
             steps=self.steps, skipped=skipped, stem=self.ring.stem
         )
         text += _("{share:.1%} of the time").format(share=self.budget.share)
         if self.events:
-            text += _("; {count} events, the first: {event}").format(
+            text += _("; {count} {count:event|events}, the first: {event}").format(
                 count=len(self.events), event=self.events[0]
             )
         if self.ring.lost:
-            text += _("; {lost} lines were not written: {failed}").format(
+            text += _("; {lost} {lost:line was|lines were} not written: {failed}").format(
                 lost=self.ring.lost, failed=self.ring.failed or "too long"
             )
         return text
@@ -399,9 +399,9 @@ class FlightRecorder:
                 bad=bad, step=step, module=entries.first_bad(line)
             )
             if "skips" in line:
-                text += _("; the GradScaler has skipped {skips} steps in a row before it").format(
-                    skips=line["skips"]
-                )
+                text += _(
+                    "; the GradScaler has skipped {skips} {skips:step|steps} in a row before it"
+                ).format(skips=line["skips"])
             origin = line.get("origin")
             self._event(
                 "nan",

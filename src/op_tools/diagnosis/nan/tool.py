@@ -225,7 +225,9 @@ class WhyNan(Observer):
             tensor, value = given[bad[0]], sizes[bad[0]]
             word = "NaN" if math.isnan(value) else "Inf"
             more = (
-                _(" ({count} of {total} are bad)").format(count=len(bad), total=len(given))
+                _(" ({count} of {total} {count:is|are} bad)").format(
+                    count=len(bad), total=len(given)
+                )
                 if len(given) > 1
                 else ""
             )
@@ -315,7 +317,8 @@ class WhyNan(Observer):
         self._undo()
         if self.found is None:
             text = _(
-                "no NaN or Inf reached a loss, a gradient or the program in {calls} calls"
+                "no NaN or Inf reached a loss, a gradient or the program in {calls} "
+                "{calls:call|calls}"
             ).format(calls=self._calls)
             self._write(text, [], None, [], None)
         assert self.found is not None  # it was just written

@@ -35,23 +35,23 @@ def report(
         say(problem, style="yellow", soft_wrap=True)
     kib = size / 1024
     if content.rows:
-        text = _("report: {page} ({rows} calls and results, {kib:.0f} KiB)")
+        text = _("report: {page} ({rows} {rows:call or result|calls and results}, {kib:.0f} KiB)")
     else:
         text = _("report: {page} ({kib:.0f} KiB)")
     say(text.format(page=page, rows=f"{len(content.rows):,}", kib=kib), soft_wrap=True)
     if perfetto is not None:
         count = exports.perfetto(content, perfetto)
         say(
-            _("trace: {count} slices in {perfetto}; open it at https://ui.perfetto.dev").format(
-                count=count, perfetto=perfetto
-            )
+            _(
+                "trace: {count} {count:slice|slices} in {perfetto}; open it at https://ui.perfetto.dev"
+            ).format(count=count, perfetto=perfetto)
         )
     if tensorboard is not None:
         count = exports.tensorboard(content, tensorboard)
         say(
-            _("TensorBoard: {count} values; tensorboard --logdir {tensorboard}").format(
-                count=count, tensorboard=tensorboard
-            )
+            _(
+                "TensorBoard: {count} {count:value|values}; tensorboard --logdir {tensorboard}"
+            ).format(count=count, tensorboard=tensorboard)
         )
     return 0
 

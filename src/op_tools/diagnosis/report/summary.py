@@ -9,7 +9,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from deeplink.i18n import _, ngettext
+from deeplink.i18n import _
 from op_tools.core import op_names
 from op_tools.diagnosis.report import two_runs
 from op_tools.diagnosis.report.model import Cell, Chart, Content, Finding, Row, Series
@@ -115,7 +115,11 @@ def _nothing_wrong(content: Content) -> Finding:
     judged = sum(row.error >= 0 for row in content.rows)
     if judged:
         return Finding(
-            "good", _("{judged:,} results were compared, and all are correct").format(judged=judged)
+            "good",
+            _(
+                "{judged:,} {judged:result was|results were} compared, and "
+                "{judged:is|all are} correct"
+            ).format(judged=judged),
         )
     if content.groups:
         slowest = max(operators_of(content), key=lambda each: float(each["ms"]))
@@ -124,13 +128,15 @@ def _nothing_wrong(content: Content) -> Finding:
         return Finding("info", _("Most time goes to {op}").format(op=slowest["op"]), (share,))
     steps = next((len(chart.labels) for chart in content.charts if chart.kind == "steps"), 0)
     if steps:
-        text = _("{steps:,} steps were recorded, without an event").format(steps=steps)
+        text = _("{steps:,} {steps:step was|steps were} recorded, without an event").format(
+            steps=steps
+        )
         return Finding("good", text)
     return Finding("info", _("{calls}, no comparison data").format(calls=_calls(len(content.rows))))
 
 
 def _calls(count: int) -> str:
-    return ngettext("{count:,} call", "{count:,} calls", count).format(count=count)
+    return _("{count:,} {count:call|calls}").format(count=count)
 
 
 def operators_of(content: Content) -> list[dict[str, Any]]:

@@ -65,9 +65,9 @@ def read(run: Path) -> Content:
     if run.is_dir():
         tools.folders(run, content)
     if content.empty:
-        seen = "; ".join(content.problems) or _("{count} files, none of a tool").format(
-            count=len(files)
-        )
+        seen = "; ".join(content.problems) or _(
+            "{count} {count:file|files}, none of a tool"
+        ).format(count=len(files))
         raise DeeplinkError(
             _("{run} has nothing to show: {seen}.").format(run=run, seen=seen),
             _("`deeplink run --time train.py` or `--autocompare` writes op_tools_results."),
@@ -100,7 +100,8 @@ def _last(files: list[Path], content: Content) -> list[Path]:
             kept.append(file)
     if left:
         text = _(
-            "{left} files of earlier runs in this folder are left out; name one to see it"
+            "{left} {left:file|files} of earlier runs in this folder {left:is|are} left "
+            "out; name one to see it"
         ).format(left=left)
         content.notes.append(text)
     return kept

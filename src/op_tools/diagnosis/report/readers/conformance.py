@@ -70,13 +70,17 @@ def _finding(content: Content, reasons: Counter[str], words: str) -> Finding:
         title = _("no conformance case ran{skipped}").format(skipped=skipped)
         return Finding("warn", title, why)
     if not wrong:
-        title = _("{count} conformance cases passed{skipped}").format(count=count, skipped=skipped)
+        title = _("{count} conformance {count:case|cases} passed{skipped}").format(
+            count=count, skipped=skipped
+        )
         return Finding("good", title, why)
     ops = sorted({cell.op for cell in content.cells if cell.wrong > cell.known})
     named = ", ".join(ops[:12]) + (
         _(" and {count} more").format(count=len(ops) - 12) if len(ops) > 12 else ""
     )
-    gaps = _("{known} of the failures are known gaps of the vendor").format(known=known)
+    gaps = _("{known} of the failures {known:is a known gap|are known gaps} of the vendor").format(
+        known=known
+    )
     bad = [row for row in content.rows if row.state == "wrong"]
     first = max(bad, key=lambda row: row.error, default=None)
     following = ""
@@ -84,7 +88,7 @@ def _finding(content: Content, reasons: Counter[str], words: str) -> Finding:
         of = f" {words}" if words else ""
         following = f"deeplink conformance{of} --case '{first.part}'"
     level: Any = "warn" if known >= wrong else "bad"
-    title = _("{wrong} of {count} conformance cases failed{skipped}").format(
+    title = _("{wrong} of {count} conformance {count:case|cases} failed{skipped}").format(
         wrong=wrong, count=count, skipped=skipped
     )
     lines = tuple(filter(None, (named, gaps if known else "", *why)))

@@ -176,7 +176,10 @@ def determinism(found: Found, content: Content) -> None:
     level: Any = {"differs": "bad", "same": "good"}.get(found["status"], "warn")
     first = found["first"] or {}
     lines = [
-        _("{label} {dtype} {shape}: {differing} elements differ, by {max_abs} at most").format(
+        _(
+            "{label} {dtype} {shape}: {differing} "
+            "{differing:element differs|elements differ}, by {max_abs} at most"
+        ).format(
             label=t["label"],
             dtype=t["dtype"],
             shape=t["shape"],

@@ -220,7 +220,9 @@ def statistics(file: Path, content: Content) -> None:
         row.low, row.high, row.norm = (first.get(key) for key in ("min", "max", "norm"))
         row.bytes = sum(bytes_of(e["dtype"], shape_text(e["shape"])) for e in made if e)
         row.note = (
-            _("{nonfinite} values are not finite").format(nonfinite=first["nonfinite"])
+            _("{nonfinite} {nonfinite:value is|values are} not finite").format(
+                nonfinite=first["nonfinite"]
+            )
             if broken and first
             else ""
         )
