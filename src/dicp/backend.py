@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, fx
 
 from deeplink.errors import CompileError, DeeplinkError, NoBackendError
+from deeplink.i18n import _
 from dicp.conversion import Conversions
 from dicp.emitter import Emitter
 from dicp.fused import ACTIVATIONS
@@ -130,13 +131,18 @@ def find(name: str) -> GraphCompiler:
         close = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {close[0]!r}?" if close else "install the vendor's package."
         raise NoBackendError(
-            f"no backend {name!r} for torch.compile; installed: {', '.join(names) or 'none'}.", hint
+            _("no backend {name!r} for torch.compile; installed: {names}.").format(
+                name=name, names=", ".join(names) or "none"
+            ),
+            hint,
         )
     backend = found[0].load()
     if not isinstance(backend, GraphCompiler):
         raise NoBackendError(
-            f"{name!r} is {found[0].value}, of type {type(backend).__name__}, not a dicp Backend.",
-            'give it to torch.compile by its name: torch.compile(model, backend="…").',
+            _("{name!r} is {value}, of type {kind}, not a dicp Backend.").format(
+                name=name, value=found[0].value, kind=type(backend).__name__
+            ),
+            _('give it to torch.compile by its name: torch.compile(model, backend="…").'),
         )
     return backend
 

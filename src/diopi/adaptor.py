@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from deeplink.errors import KernelError, UnknownOpError
+from deeplink.i18n import _
 from diopi import catalogue, convert_config, inference, observing
 from diopi.convert_config import Casts, Config, Layout, Rule
 from diopi.inference import Described
@@ -196,11 +197,23 @@ def _check_range(tensor: Tensor, target: torch.dtype, op: Op, place: _TensorRule
     for value in map(int, tensor.aminmax()):
         if not limits.min <= value <= limits.max:
             raise KernelError(
-                f"{op.name}: the value {value} of {place.name!r} ({_name(tensor.dtype)}) does not "
-                f"fit {_name(target)}, which the vendor's {FILE} converts it to "
-                f"[{limits.min}, {limits.max}].",
-                f"give {op.name} a kernel for {_name(tensor.dtype)}, or leave this conversion out "
-                f"for {place.name!r}: `tensor_dtype: {{{place.name}: ''}}`.",
+                _(
+                    "{name}: the value {value} of {name2!r} ({dtype}) does not fit "
+                    "{dtype2}, which the vendor's {file} converts it to [{min}, {max}]."
+                ).format(
+                    name=op.name,
+                    value=value,
+                    name2=place.name,
+                    dtype=_name(tensor.dtype),
+                    dtype2=_name(target),
+                    file=FILE,
+                    min=limits.min,
+                    max=limits.max,
+                ),
+                _(
+                    "give {name} a kernel for {dtype}, or leave this conversion out for "
+                    "{name2!r}: `tensor_dtype: {{{name2}: ''}}`."
+                ).format(name=op.name, dtype=_name(tensor.dtype), name2=place.name),
             )
 
 

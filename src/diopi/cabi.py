@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from deeplink.errors import KernelError, LibraryError, NoKernelError
+from deeplink.i18n import _
 from diopi import handles, inference, observing, symbols
 from diopi.cfunction import Bound, functions, is_number
 from diopi.handles import Context
@@ -61,12 +62,18 @@ def load(path: Path, vendor: str = "") -> Library:
     _handshake(library, path)
     found = [f for f in functions() if hasattr(library, f.name)]
     unknown = symbols.unknown_functions(path, [f.name for f in functions()])
-    others = f" It exports {symbols.format_unknown(unknown)}." if unknown else ""
+    others = ""
+    if unknown:
+        others = _(" It exports {names}.").format(names=symbols.format_unknown(unknown))
     if not found:
         raise LibraryError(
-            f"{path.name} has none of the {len(functions())} functions of diopi.h.{others}",
-            'declare them by including diopi.h: a function of C++ needs its extern "C", and one '
-            "that is hidden its DIOPI_API.",
+            _("{name} has none of the {count} functions of diopi.h.{others}").format(
+                name=path.name, count=len(functions()), others=others
+            ),
+            _(
+                'declare them by including diopi.h: a function of C++ needs its extern "C", '
+                "and one that is hidden its DIOPI_API."
+            ),
         )
     if unknown:
         listed = symbols.format_unknown(unknown)
@@ -107,22 +114,30 @@ def _open(path: Path) -> ctypes.CDLL:
                 "one unit of the library has to say `#define DIOPI_IMPLEMENTATION` before it "
                 "includes diopi_runtime.h."
             )
-        raise LibraryError(f"{path.name} does not load: {error}.", hint) from error
+        raise LibraryError(
+            _("{name} does not load: {error}.").format(name=path.name, error=error), hint
+        ) from error
 
 
 def _handshake(library: ctypes.CDLL, path: Path) -> None:
     if not hasattr(library, "diopiAbiVersion") or not hasattr(library, "diopiSetRuntime"):
         raise LibraryError(
-            f"{path.name} is no library of the operator interface: it exports no diopiAbiVersion.",
-            "one unit of it has to say `#define DIOPI_IMPLEMENTATION` before it includes "
-            "diopi_runtime.h.",
+            _(
+                "{name} is no library of the operator interface: it exports no diopiAbiVersion."
+            ).format(name=path.name),
+            _(
+                "one unit of it has to say `#define DIOPI_IMPLEMENTATION` before it "
+                "includes diopi_runtime.h."
+            ),
         )
     library.diopiAbiVersion.restype = ctypes.c_uint32
     version = int(library.diopiAbiVersion())
     if version != handles.ABI:
         raise LibraryError(
-            f"{path.name} speaks ABI {version}; this diopi speaks ABI {handles.ABI}.",
-            "build it against the diopi_runtime.h of this version.",
+            _("{name} speaks ABI {version}; this diopi speaks ABI {abi}.").format(
+                name=path.name, version=version, abi=handles.ABI
+            ),
+            _("build it against the diopi_runtime.h of this version."),
         )
     library.diopiSetRuntime.argtypes = [c_void_p]
     status = library.diopiSetRuntime(ctypes.addressof(handles.RUNTIME))
@@ -236,9 +251,15 @@ class Kernel:
                 return function, wrapped
         names = ", ".join(function.name for function in self.functions)
         raise NoKernelError(
-            f"{self.vendor}'s {names} cannot take these arguments of {self.op.name}: "
-            f"{'; '.join(filter(None, (f.refusal(given) for f in self.functions)))}.",
-            f"give {self.op.name} a kernel in Python, which sees every argument.",
+            _("{vendor}'s {names} cannot take these arguments of {name}: {names2}.").format(
+                vendor=self.vendor,
+                names=names,
+                name=self.op.name,
+                names2="; ".join(filter(None, (f.refusal(given) for f in self.functions))),
+            ),
+            _("give {name} a kernel in Python, which sees every argument.").format(
+                name=self.op.name
+            ),
         )
 
     def _check(self, function: Bound, status: int, call: Context) -> None:

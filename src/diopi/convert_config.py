@@ -25,6 +25,7 @@ import torch
 import yaml  # type: ignore[import-untyped]  # it brings no types
 
 from deeplink.errors import ConfigError
+from deeplink.i18n import _
 
 COMMON = "common_config"
 # supportComposite is a key of older files; here routes decide, so it has no effect
@@ -133,8 +134,10 @@ class _Reader:
             mark = error.problem_mark or error.context_mark
             line = mark.line + 1 if mark else 1
             raise ConfigError(
-                f"{self.file}:{line}: not yaml: {error.problem or error.context}.",
-                "an entry is `- diopiAdd:`, its keys are below it, indented by the same spaces.",
+                _("{file}:{line}: not yaml: {problem}.").format(
+                    file=self.file, line=line, problem=error.problem or error.context
+                ),
+                _("an entry is `- diopiAdd:`, its keys are below it, indented by the same spaces."),
             ) from error
         common: Rule | None = None
         common_line = 0
@@ -177,7 +180,7 @@ class _Reader:
 
     def _op(self, key: yaml.Node, value: yaml.Node, tensors: Mapping[str, str]) -> OpRule:
         keys = self._keys(value, f"the rules of {key.value}")
-        for name, (at, _) in keys.items():
+        for name, (at, _value) in keys.items():
             if name not in KEYS:
                 self._unknown(at, "key", KEYS)
         casts: Casts | None = None
@@ -275,8 +278,10 @@ class _Reader:
         two = as_name not in ("", name)
         what = f"{as_name} and {name} are one op with different rules" if two else f"{name} twice"
         raise ConfigError(
-            f"{self.file}:{second}: {what}, on lines {first} and {second}.",
-            "keep one of them, with all the rules that you mean.",
+            _("{file}:{second}: {what}, on lines {first} and {second}.").format(
+                file=self.file, second=second, what=what, first=first
+            ),
+            _("keep one of them, with all the rules that you mean."),
         )
 
     def _unknown(
@@ -290,7 +295,12 @@ class _Reader:
         self._fail(node, f"no {kind} {name!r}", hint)
 
     def _fail(self, node: yaml.Node, what: str, hint: str = "") -> NoReturn:
-        raise ConfigError(f"{self.file}:{node.start_mark.line + 1}: {what}.", hint)
+        raise ConfigError(
+            _("{file}:{value}: {what}.").format(
+                file=self.file, value=node.start_mark.line + 1, what=what
+            ),
+            hint,
+        )
 
 
 def _short(node: yaml.Node) -> str:

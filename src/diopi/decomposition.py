@@ -26,6 +26,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from deeplink.errors import NoKernelError, OpDeclarationError
+from deeplink.i18n import _
 from diopi import catalogue, schema
 from diopi.composed import COMPOSED
 from diopi.op import Op, all_ops
@@ -277,9 +278,13 @@ class OnKernels(TorchDispatchMode):
             if result is not NotImplemented:
                 return result
         raise NoKernelError(
-            f"{self._vendor} runs {self._op} by its decomposition, which came to {func}, and "
-            f"{self._vendor} has no kernel for that.",
-            f"write the kernel {self._op!r}, or {owner.op if owner else str(func)!r}.",
+            _(
+                "{vendor} runs {op} by its decomposition, which came to {func}, and "
+                "{vendor} has no kernel for that."
+            ).format(vendor=self._vendor, op=self._op, func=func),
+            _("write the kernel {op!r}, or {value!r}.").format(
+                op=self._op, value=owner.op if owner else str(func)
+            ),
         )
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from deeplink.errors import KernelError
+from deeplink.i18n import _
 
 ABI = 1
 OK, ERROR, NO_IMPLEMENT, NO_DTYPE, INVALID, OUT_OF_MEMORY, TO_CPU = range(7)
@@ -136,9 +137,10 @@ class Context:
         """Create a struct for a tensor and return its address; both live until the call ends."""
         if tensor.layout != torch.strided or (tensor.numel() and not tensor.data_ptr()):
             raise KernelError(
-                f"a {type(tensor).__name__} ({tensor.layout}, {tensor.device}) has no memory to "
-                "hand to a library.",
-                "a kernel over the C ABI takes dense tensors with data: no meta or fake ones.",
+                _("a {kind} ({layout}, {device}) has no memory to hand to a library.").format(
+                    kind=type(tensor).__name__, layout=tensor.layout, device=tensor.device
+                ),
+                _("a kernel over the C ABI takes dense tensors with data: no meta or fake ones."),
             )
         if tensor.is_conj() or tensor.is_neg():  # bits that C cannot represent
             tensor = tensor.resolve_conj().resolve_neg()

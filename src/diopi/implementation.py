@@ -20,6 +20,7 @@ from typing import Any
 
 from deeplink import vendor as vendors
 from deeplink.errors import SignatureError, VendorBrokenError
+from deeplink.i18n import _
 from deeplink.vendor import Vendor
 from diopi import adaptor, cabi, resolve
 from diopi.op import Op, all_ops, signature
@@ -53,9 +54,10 @@ def load(vendor: Vendor | str) -> Implementation:
     # another author's module: whatever it raises is reported as its state
     except Exception as error:
         raise VendorBrokenError(
-            f"the kernels of vendor {record.name!r} do not load: {record.kernels}: "
-            f"{type(error).__name__}: {error}.",
-            "the record's `kernels` is the name of a module; import it by hand to see where.",
+            _("the kernels of vendor {name!r} do not load: {kernels}: {kind}: {error}.").format(
+                name=record.name, kernels=record.kernels, kind=type(error).__name__, error=error
+            ),
+            _("the record's `kernels` is the name of a module; import it by hand to see where."),
         ) from error
     return of(module, record.name)
 
@@ -109,8 +111,12 @@ def _named(name: str, vendor: str, kernel: Kernel) -> tuple[Op, str]:
     near = difflib.get_close_matches(name, ops, n=1)
     meant = f"did you mean {near[0]!r}? " if near else ""
     raise SignatureError(
-        f"{vendor} has a kernel {name!r} ({_where(kernel)}), and no op has this name.",
-        f"{meant}A function that is no kernel starts with an underscore: `_{name}`.",
+        _("{vendor} has a kernel {name!r} ({where}), and no op has this name.").format(
+            vendor=vendor, name=name, where=_where(kernel)
+        ),
+        _("{meant}A function that is no kernel starts with an underscore: `_{name}`.").format(
+            meant=meant, name=name
+        ),
     )
 
 
@@ -121,8 +127,10 @@ def check(op: Op, kernel: Kernel, *, vendor: str = "the vendor", form: str = "")
         found = inspect.signature(kernel)
     except (TypeError, ValueError):  # a builtin has no signature
         raise SignatureError(
-            f"{vendor}'s kernel {op.name} ({_where(kernel)}) does not say what it takes.",
-            f"wrap it: {_definition(op, wanted, form)}",
+            _("{vendor}'s kernel {name} ({where}) does not say what it takes.").format(
+                vendor=vendor, name=op.name, where=_where(kernel)
+            ),
+            _("wrap it: {definition}").format(definition=_definition(op, wanted, form)),
         ) from None
     wrong = _differences(wanted, found)
     if wrong:

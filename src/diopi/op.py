@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from deeplink.errors import OpDeclarationError, OpUnavailableError, UnknownOpError
+from deeplink.i18n import _
 from diopi import catalogue, schema
 from diopi.assumptions import ASSUMED
 from diopi.schema import MISSING, Argument
@@ -132,10 +133,12 @@ class AtenMeaning:
     def _resolve(self) -> tuple[Any, Any]:
         if not self.exists():
             raise OpUnavailableError(
-                f"torch {torch.__version__} has no aten::{self.overload}",
-                "install the torch that schemas.csv was written with, or leave the op out.",
+                _("torch {version} has no aten::{overload}").format(
+                    version=torch.__version__, overload=self.overload
+                ),
+                _("install the torch that schemas.csv was written with, or leave the op out."),
             )
-        base, _, overload = self.overload.partition(".")
+        base, _dot, overload = self.overload.partition(".")
         packet = getattr(torch.ops.aten, base)
         return packet, getattr(packet, overload or "default")
 
@@ -209,8 +212,10 @@ def _schema_text(name: str, functional: list[str]) -> str:
     if text is None:
         near = difflib.get_close_matches(functional[0], schema.torch_schemas(), n=3)
         raise OpDeclarationError(
-            f"op {name!r}: torch {torch.__version__} has no overload aten::{functional[0]}",
-            f"did you mean {', '.join(near)}?" if near else "",
+            _("op {name!r}: torch {version} has no overload aten::{functional}").format(
+                name=name, version=torch.__version__, functional=functional[0]
+            ),
+            _("did you mean {names}?").format(names=", ".join(near)) if near else "",
         )
     return text
 
@@ -287,7 +292,10 @@ def _find(name: str, known: Mapping[str, T], what: str) -> T:
     try:
         return known[name]
     except KeyError:
-        raise UnknownOpError(f"no {what} {name!r} among {len(known)}", _hint(name, known)) from None
+        raise UnknownOpError(
+            _("no {what} {name!r} among {count}").format(what=what, name=name, count=len(known)),
+            _hint(name, known),
+        ) from None
 
 
 def _hint(name: str, known: Iterable[str]) -> str:

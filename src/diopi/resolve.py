@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from deeplink.errors import KernelError, NoKernelError, SignatureError
+from deeplink.i18n import _
 from diopi import decomposition, inference
 from diopi.inference import Described
 from diopi.op import Op, all_ops
@@ -165,9 +166,10 @@ def _bound(supports: Callable[..., bool], kernel: Kernel) -> Callable[..., bool]
     unknown = [name for name in seen if name not in taken]
     if unknown:
         raise SignatureError(
-            f"the limits of kernel {kernel.__name__} use {', '.join(unknown)}, and it takes "
-            f"({', '.join(taken)}).",
-            "the parameters of the predicate must be arguments of the kernel.",
+            _("the limits of kernel {name} use {names}, and it takes ({names2}).").format(
+                name=kernel.__name__, names=", ".join(unknown), names2=", ".join(taken)
+            ),
+            _("the parameters of the predicate must be arguments of the kernel."),
         )
     given = [n if p.kind is not p.KEYWORD_ONLY else f"{n}={n}" for n, p in seen.items()]
     source = f"lambda {_written(taken.values())}: _supports({', '.join(given)})"
@@ -280,9 +282,10 @@ def _missing(op: Op, vendor: str, found: decomposition.Carried) -> Kernel:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         raise NoKernelError(
-            f"{vendor} has no kernel for {op.name} ({', '.join(op.legacy) or op.aten[0]}), and "
-            f"no decomposition.",
-            f"{how}; or resolve with cpu_fallback=True to run it on the host.",
+            _("{vendor} has no kernel for {name} ({names}), and no decomposition.").format(
+                vendor=vendor, name=op.name, names=", ".join(op.legacy) or op.aten[0]
+            ),
+            _("{how}; or resolve with cpu_fallback=True to run it on the host.").format(how=how),
         )
 
     return call
@@ -320,9 +323,11 @@ def out_form(op: Op, call: Kernel, into: Kernel | None = None) -> Kernel:
                 target.resize_(result.shape)
             if repeats or (reads and any(_overlap(target, given) for given in arguments)):
                 raise KernelError(
-                    f"{op.name}: {name} shares memory with an argument, or its elements with one "
-                    "another.",
-                    "pass a tensor with its own memory.",
+                    _(
+                        "{name}: {name2} shares memory with an argument, or its elements "
+                        "with one another."
+                    ).format(name=op.name, name2=name),
+                    _("pass a tensor with its own memory."),
                 )
             target.copy_(result)
         return targets[0] if len(targets) == 1 else tuple(targets)
@@ -410,9 +415,17 @@ def _inplace(op: Op, call: Kernel, into: Kernel | None = None) -> Kernel:
         result = _listed(call(target, *args, **kwargs))[0]
         if target.shape != result.shape or not torch.can_cast(result.dtype, target.dtype):
             raise KernelError(
-                f"{op.name}_: the result is {result.dtype} {tuple(result.shape)}, the argument to "
-                f"change is {target.dtype} {tuple(target.shape)}.",
-                f"use {op.name}, which returns a new tensor.",
+                _(
+                    "{name}_: the result is {dtype} {shape}, the argument to change is "
+                    "{dtype2} {shape2}."
+                ).format(
+                    name=op.name,
+                    dtype=result.dtype,
+                    shape=tuple(result.shape),
+                    dtype2=target.dtype,
+                    shape2=tuple(target.shape),
+                ),
+                _("use {name}, which returns a new tensor.").format(name=op.name),
             )
         return target.copy_(result)
 
@@ -460,7 +473,16 @@ def _compare(found: Resolved, name: str, part: Any, kind: Any) -> None:
     else:
         return
     raise KernelError(
-        f"{found.vendor}'s kernel {found.op.name} returned {returned} as {name!r}; the op returns "
-        f"{kind.dtype} {tuple(kind.shape)} for these arguments.",
-        "declare the types that the kernel lacks in convert_config.yaml, which converts them.",
+        _(
+            "{vendor}'s kernel {name} returned {returned} as {name2!r}; the op returns "
+            "{dtype} {shape} for these arguments."
+        ).format(
+            vendor=found.vendor,
+            name=found.op.name,
+            returned=returned,
+            name2=name,
+            dtype=kind.dtype,
+            shape=tuple(kind.shape),
+        ),
+        _("declare the types that the kernel lacks in convert_config.yaml, which converts them."),
     )

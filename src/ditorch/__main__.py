@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from deeplink import cli, settings
 from deeplink.commands.host import Host
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from deeplink.run import runner
 
 COMMANDS = ("run", "one-iter", "pytorch-tests", "coverage")
@@ -19,7 +20,9 @@ class InThisProcess(Host):
 
     def program(self, word: str, request: runner.Request, line: Sequence[str]) -> int:
         if request.fail_on:
-            raise DeeplinkError("--fail-on is an option of `deeplink run`.", "use `deeplink run`.")
+            raise DeeplinkError(
+                _("--fail-on is an option of `deeplink run`."), _("use `deeplink run`.")
+            )
         from ditorch import session
 
         settings.watch_children(request.values)  # the vendor is one of the values

@@ -17,6 +17,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 
 # whether a call without an equivalent raises; evaluated at each such call
 strict: Callable[[], bool] = lambda: False  # noqa: E731  # assigned by the session
@@ -88,7 +89,10 @@ def missed(name: str, reason: str, neutral: Any = None, fatal: bool = False) -> 
     before = _missed.get((name, site))
     _missed[name, site] = Missed(name, site, reason, before.count + 1 if before else 1)
     if fatal or strict():
-        raise Unsupported(f"{name} has no equivalent here; called at {site}.", reason)
+        raise Unsupported(
+            _("{name} has no equivalent here; called at {site}.").format(name=name, site=site),
+            reason,
+        )
     if before is None:
         warnings.warn(
             f"{name} has no equivalent here and returns {neutral!r}: {reason}",

@@ -10,6 +10,7 @@ import torch
 
 from deeplink import settings
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from deeplink.vendor import Vendor, choose, set_active
 from ditorch import (
     calls,
@@ -107,9 +108,13 @@ def _apply(session: Session, target: Target) -> None:
 def _refuse_another(wanted: str | None, active: Vendor) -> None:
     if wanted and wanted != active.name:
         raise DeeplinkError(
-            f"vendor {wanted!r} was requested, but ditorch is active on {active.name!r} already.",
-            f"choose before the first `import ditorch`: {settings.DEEPLINK_VENDOR.name}={wanted}, "
-            "or ditorch.undo() first.",
+            _("vendor {wanted!r} was requested, but ditorch is active on {name!r} already.").format(
+                wanted=wanted, name=active.name
+            ),
+            _(
+                "choose before the first `import ditorch`: {name}={wanted}, or "
+                "ditorch.undo() first."
+            ).format(name=settings.DEEPLINK_VENDOR.name, wanted=wanted),
         )
 
 

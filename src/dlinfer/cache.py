@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from dlinfer import kernels
 from dlinfer.layout import DIMENSIONS, Layout
 
@@ -33,8 +34,11 @@ def new_cache(
     if wanted.block_sizes and block_size not in wanted.block_sizes:
         allowed = ", ".join(map(str, wanted.block_sizes))
         raise DeeplinkError(
-            f"the kernels for {device} have no blocks of {block_size} tokens; allowed: {allowed}.",
-            "dlinfer.cache_layout(device).block_sizes tells.",
+            _(
+                "the kernels for {device} have no blocks of {block_size} tokens; "
+                "allowed: {allowed}."
+            ).format(device=device, block_size=block_size, allowed=allowed),
+            _("dlinfer.cache_layout(device).block_sizes tells."),
         )
     sizes = dict(zip(DIMENSIONS, (blocks, block_size, heads, size), strict=True))
     memory = torch.empty([sizes[name] for name in wanted.order], dtype=dtype, device=device)

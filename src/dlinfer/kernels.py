@@ -27,6 +27,7 @@ from torch import Tensor
 from deeplink import settings
 from deeplink import vendor as vendors
 from deeplink.errors import DeeplinkError, NoKernelError, NoVendorError, SignatureError
+from deeplink.i18n import _
 from deeplink.vendor import Vendor
 from dlinfer import fast_call
 from dlinfer.layout import Layout
@@ -161,8 +162,12 @@ def _by_reference(
 def _report(row: Fallback) -> None:
     if settings.DLINFER_STRICT.get():
         raise NoKernelError(
-            f"vendor {row.vendor!r} does not run {row.op}: {row.reason}.",
-            f"unset {settings.DLINFER_STRICT.name} to run it by its reference, in plain torch.",
+            _("vendor {vendor!r} does not run {op}: {reason}.").format(
+                vendor=row.vendor, op=row.op, reason=row.reason
+            ),
+            _("unset {name} to run it by its reference, in plain torch.").format(
+                name=settings.DLINFER_STRICT.name
+            ),
         )
     if row not in _fallbacks:
         log.warning("%s runs by its reference, not by %s: %s", row.op, row.vendor, row.reason)
@@ -213,8 +218,10 @@ def _vendor(device: str, wanted: str) -> Vendor | None:
     names = [row.name for row in rows]
     if wanted and wanted not in names:
         raise NoVendorError(
-            f"the requested vendor is {wanted!r}; installed: {', '.join(names)}.",
-            f"{REFERENCE!r} runs every op in plain torch.",
+            _("the requested vendor is {wanted!r}; installed: {names}.").format(
+                wanted=wanted, names=", ".join(names)
+            ),
+            _("{reference!r} runs every op in plain torch.").format(reference=REFERENCE),
         )
     usable = [row.vendor for row in rows if row.vendor and row.status == "available"]
     serving = [v for v in usable if v.device == device and v.fused]
@@ -260,7 +267,9 @@ def checked(module: Any, vendor: str) -> dict[str, Kernel]:
         )
         if wanted != given:
             raise SignatureError(
-                f"{vendor}'s kernel {name} takes ({given}), and its op ({wanted}).",
-                "a kernel has the arguments of its op, in their order.",
+                _("{vendor}'s kernel {name} takes ({given}), and its op ({wanted}).").format(
+                    vendor=vendor, name=name, given=given, wanted=wanted
+                ),
+                _("a kernel has the arguments of its op, in their order."),
             )
     return found

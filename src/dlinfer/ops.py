@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from dlinfer import fused
 
 # Calls of released frameworks that are not offered, with the reason.
@@ -397,8 +398,10 @@ def _default_group() -> str:
 def _not_quantised(op: str, quant_bits: int | None) -> None:
     if quant_bits:
         raise DeeplinkError(
-            f"{op}: a cache of {quant_bits} bits is not read by the published call.",
-            f"call torch.ops.dlinfer.{op} with k_scales and v_scales.",
+            _("{op}: a cache of {quant_bits} bits is not read by the published call.").format(
+                op=op, quant_bits=quant_bits
+            ),
+            _("call torch.ops.dlinfer.{op} with k_scales and v_scales.").format(op=op),
         )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from deeplink import settings
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from dlinfer.framework import apply
 from dlinfer.framework.choice import chosen
 
@@ -48,13 +49,18 @@ def serve(framework: str, request: Request) -> None:
         raise DeeplinkError(f"no framework {framework!r}; allowed: {', '.join(SERVERS)}.")
     if not Path(request.model, "config.json").is_file():
         raise DeeplinkError(
-            f"{request.model!r} is no folder with a model: it has no config.json.",
-            "download the model first: the folder has config.json, weights and a tokenizer.",
+            _("{model!r} is no folder with a model: it has no config.json.").format(
+                model=request.model
+            ),
+            _("download the model first: the folder has config.json, weights and a tokenizer."),
         )
     missing = [name for name in server.needs if importlib.util.find_spec(name) is None]
     if missing:
         raise DeeplinkError(
-            f"{framework} cannot serve: {', '.join(missing)} not installed.", server.install
+            _("{framework} cannot serve: {names} not installed.").format(
+                framework=framework, names=", ".join(missing)
+            ),
+            server.install,
         )
     server.start(request)
 
@@ -93,8 +99,8 @@ def _vllm(request: Request) -> None:
     """
     if not importlib.metadata.entry_points(group="vllm.general_plugins", name="dlinfer"):
         raise DeeplinkError(
-            "vLLM would not find dlinfer's plugin: deeplink was installed before it had one.",
-            "install deeplink again: `pip install -e .`.",
+            _("vLLM would not find dlinfer's plugin: deeplink was installed before it had one."),
+            _("install deeplink again: `pip install -e .`."),
         )
     settings.watch_children({settings.DLINFER_VLLM.name: "1"})  # its engine is another process
     where = ("--host", request.host, "--port", str(request.port))

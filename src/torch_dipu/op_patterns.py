@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from torch_dipu import _C
 
 CONVOLUTION = (
@@ -152,8 +153,10 @@ def _refuse(pattern: str) -> None:
     known = {name for overload in _C.operators() for name in _plain_names(overload)}
     near = difflib.get_close_matches(spelled(pattern), sorted(known | COMES_TO.keys()), n=3)
     raise UnknownOperatorError(
-        f"{pattern!r} matches no operator of the device.",
-        f"did you mean {', '.join(near)}?" if near else "`deeplink doctor --ops` lists them.",
+        _("{pattern!r} matches no operator of the device.").format(pattern=pattern),
+        _("did you mean {names}?").format(names=", ".join(near))
+        if near
+        else _("`deeplink doctor --ops` lists them."),
     )
 
 

@@ -10,8 +10,6 @@ import typer
 
 from deeplink import settings
 from deeplink.commands import common, host
-from deeplink.errors import DeeplinkError
-from deeplink.i18n import _
 
 KERNELS = "Kernels of anyone"  # options of conformance
 

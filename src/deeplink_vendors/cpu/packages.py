@@ -7,6 +7,7 @@ import importlib.metadata
 from collections.abc import Callable
 
 from deeplink.errors import MissingCompilerError
+from deeplink.i18n import _
 
 
 def version_of(extra: str, *packages: str) -> Callable[[], str]:
@@ -19,7 +20,8 @@ def version_of(extra: str, *packages: str) -> Callable[[], str]:
             return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
         except importlib.metadata.PackageNotFoundError as error:
             raise MissingCompilerError(
-                f"{error.name} is not installed.", f"pip install 'deeplink[{extra}]'."
+                _("{name} is not installed.").format(name=error.name),
+                _("pip install 'deeplink[{extra}]'.").format(extra=extra),
             ) from None
 
     return version

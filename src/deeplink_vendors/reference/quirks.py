@@ -21,6 +21,7 @@ import torch
 
 from deeplink import settings
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from deeplink_vendors.reference.faults import FAULTS, Call, Fault
 from torch_dipu import _C, op_patterns
 from torch_dipu.op_patterns import UnknownOperatorError
@@ -123,7 +124,7 @@ def _pattern(name: str, fault: Fault, ops: str) -> str:
         found = op_patterns.matching([ops])
     except UnknownOperatorError as error:
         raise QuirkError(
-            f"quirk {name!r}: {error.message}",
+            _("quirk {name!r}: {message}").format(name=name, message=error.message),
             error.hint or "for example: add, add.Tensor, aten.add.Tensor; '.*' is all.",
         ) from None
     if not op_patterns.NAME.fullmatch(op_patterns.spelled(ops)):

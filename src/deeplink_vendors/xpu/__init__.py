@@ -2,6 +2,7 @@
 """Intel's GPUs, through torch itself."""
 
 from deeplink.errors import VendorUnavailable
+from deeplink.i18n import _
 from deeplink.vendor import Vendor
 
 VISIBLE_DEVICES = "ZE_AFFINITY_MASK"
@@ -14,7 +15,10 @@ def is_available() -> bool:
     if not torch.xpu._is_compiled():  # torch.backends has no query for it
         raise VendorUnavailable(f"this torch build ({torch.__version__}) has no XPU")
     if torch.xpu.device_count() == 0:
-        raise VendorUnavailable("no XPU is visible", f"check its driver, and {VISIBLE_DEVICES}.")
+        raise VendorUnavailable(
+            _("no XPU is visible"),
+            _("check its driver, and {visible_devices}.").format(visible_devices=VISIBLE_DEVICES),
+        )
     return True
 
 

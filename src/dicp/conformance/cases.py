@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from dicp.backend import GraphCompiler
 from dicp.conformance import overloads
 from dicp.conformance.models import MODELS, PLAIN
@@ -117,7 +118,7 @@ def _beyond(name: str, known: Iterable[str]) -> dict[str, Any]:
         bases = sorted({text.split(".")[1] for text in known})
         close = difflib.get_close_matches(base, bases, n=1)
         hint = f"did you mean {close[0]!r}?" if close else "`--list` shows all operators."
-        raise DeeplinkError(f"no operator {name!r} in torch.ops.aten.", hint)
+        raise DeeplinkError(_("no operator {name!r} in torch.ops.aten.").format(name=name), hint)
     targets = [getattr(packet, overload) for overload in packet.overloads() if overload != "out"]
     return {str(target): target for target in targets}
 
@@ -130,6 +131,11 @@ def chosen_models(names: Sequence[str]) -> list[str]:
         if not hits:
             close = difflib.get_close_matches(name, NAMES, n=1)
             hint = f"did you mean {close[0]!r}?" if close else ""
-            raise DeeplinkError(f"no model {name!r}; there are: {', '.join(NAMES)}.", hint)
+            raise DeeplinkError(
+                _("no model {name!r}; there are: {names}.").format(
+                    name=name, names=", ".join(NAMES)
+                ),
+                hint,
+            )
         found += [model for model in hits if model not in found]
     return found

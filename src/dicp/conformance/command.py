@@ -14,6 +14,7 @@ from typing import Any
 
 from deeplink.console import console, table
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from dicp.backend import GraphCompiler, find
 from dicp.conformance import calls, model_check, op_check
 from dicp.conformance.models import OF_TRANSFORMERS
@@ -44,15 +45,15 @@ class Row:
 
 def backend_of(name: str) -> GraphCompiler:
     """Return a backend by the name of its entry point, or by `package.module:attribute`."""
-    module, _, attribute = name.partition(":")
+    module, _colon, attribute = name.partition(":")
     if not attribute:
         return find(name)
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise DeeplinkError(
-            f"cannot load backend {name!r}: {error}.",
-            "a backend is an entry point of torch_dynamo_backends, or package.module:attribute.",
+            _("cannot load backend {name!r}: {error}.").format(name=name, error=error),
+            _("a backend is an entry point of torch_dynamo_backends, or package.module:attribute."),
         ) from error
     if not isinstance(found, GraphCompiler):
         raise DeeplinkError(f"{name!r} is of type {type(found).__name__}; allowed: dicp.Backend.")

@@ -10,6 +10,7 @@ from typing import Any
 
 from deeplink import settings
 from deeplink.errors import SettingError
+from deeplink.i18n import _
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,10 @@ def of_mode(mode: str | None) -> Mapping[str, Any]:
     """Return the options of a mode."""
     if mode not in (None, *MODES):
         raise SettingError(
-            f"no mode {mode!r} for this backend; there are: {', '.join(MODES)}.",
-            "leave it out, or use the backend inductor, whose modes they are.",
+            _("no mode {mode!r} for this backend; there are: {names}.").format(
+                mode=mode, names=", ".join(MODES)
+            ),
+            _("leave it out, or use the backend inductor, whose modes they are."),
         )
     return MODES[mode or "default"]
 
@@ -52,8 +55,10 @@ def resolve(*given: Mapping[str, Any]) -> Options:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=1)
                 raise SettingError(
-                    f"no option {name!r} for this backend; there are: {', '.join(known)}.",
-                    f"did you mean {close[0]!r}?" if close else "",
+                    _("no option {name!r} for this backend; there are: {names}.").format(
+                        name=name, names=", ".join(known)
+                    ),
+                    _("did you mean {close!r}?").format(close=close[0]) if close else "",
                 )
             values[name] = value
     return Options(**values)

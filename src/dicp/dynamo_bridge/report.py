@@ -18,6 +18,7 @@ from torch import fx
 from deeplink import settings
 from deeplink.console import console, table
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from dicp.dynamo_bridge.codegen import user_line
 from dicp.dynamo_bridge.partition import NO_WORK, Split
 
@@ -133,8 +134,8 @@ def read(path: Path | None = None) -> list[Record]:
         return [Record(**row) for row in json.loads(path.read_text())]
     except (OSError, ValueError, TypeError) as error:
         raise DeeplinkError(
-            f"cannot read {path} as a report: {error}.",
-            "`deeplink compile-report` without a file shows the last report.",
+            _("cannot read {path} as a report: {error}.").format(path=path, error=error),
+            _("`deeplink compile-report` without a file shows the last report."),
         ) from error
 
 

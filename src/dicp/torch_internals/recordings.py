@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from deeplink.errors import MissingCompilerError
+from deeplink.i18n import _
 from dicp.torch_internals.libraries import Watch, watched
 
 
@@ -24,8 +25,8 @@ def check_cpp() -> None:
         get_cpp_compiler()
     except InvalidCxxCompiler as error:
         raise MissingCompilerError(
-            "torch's inductor finds no C++ compiler for the CPU.",
-            "install g++ or clang, or name one in CXX.",
+            _("torch's inductor finds no C++ compiler for the CPU."),
+            _("install g++ or clang, or name one in CXX."),
         ) from error
 
 

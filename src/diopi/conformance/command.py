@@ -24,6 +24,7 @@ from deeplink import vendor as vendors
 from deeplink.commands.common import STDOUT, write_json
 from deeplink.console import console
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from deeplink.judge.verdict import name_of
 from deeplink.testing import device_rules
 from diopi.conformance.cases.case import LOWERED, NOT_IMPLEMENTED, Group, Result, lowered_as, parse
@@ -196,7 +197,12 @@ def check_dtypes(names: Sequence[str]) -> None:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else ""
-            raise DeeplinkError(f"there is no dtype {name!r}; allowed: {', '.join(known)}.", hint)
+            raise DeeplinkError(
+                _("there is no dtype {name!r}; allowed: {names}.").format(
+                    name=name, names=", ".join(known)
+                ),
+                hint,
+            )
 
 
 def generate(request: Request, folder: Path, out: Console) -> int:
@@ -405,7 +411,10 @@ def conformance(
     if tier not in plan.TIERS:
         near = difflib.get_close_matches(tier, plan.TIERS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "the default is quick."
-        raise DeeplinkError(f"no tier {tier!r}; allowed: {', '.join(plan.TIERS)}.", hint)
+        raise DeeplinkError(
+            _("no tier {tier!r}; allowed: {names}.").format(tier=tier, names=", ".join(plan.TIERS)),
+            hint,
+        )
     if listed:
         _list(ops, json, out)
         return 0

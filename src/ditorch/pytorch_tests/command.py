@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from deeplink import vendor
 from deeplink.console import console
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from deeplink.run.run_folder import LATEST, point
 from deeplink.testing.workers import spare_the_cpu
 from deeplink.vendor import Vendor
@@ -116,8 +117,10 @@ def _read(path: Path) -> list[Row]:
         return results.read(path)
     except OSError as error:
         raise DeeplinkError(
-            f"{path} cannot be read: {error.strerror or error}.",
-            "run the tests first: deeplink pytorch-tests -o FILE",
+            _("{path} cannot be read: {strerror}.").format(
+                path=path, strerror=error.strerror or error
+            ),
+            _("run the tests first: deeplink pytorch-tests -o FILE"),
         ) from None
 
 
@@ -129,13 +132,15 @@ def _sources(suites: str, checkout: Path | None, files: Sequence[str]) -> list[S
     if checkout is not None:
         return files_of(checkout, files)
     if files:
-        raise DeeplinkError("--files needs --sources, the checkout that has them.", how_to_get())
+        raise DeeplinkError(_("--files needs --sources, the checkout that has them."), how_to_get())
     unknown = [name for name in _split_words(suites) if name not in SUITES]
     if unknown:
         near = difflib.get_close_matches(unknown[0], SUITES, n=1)
         raise DeeplinkError(
-            f"no suite {unknown[0]!r}; there are: {', '.join(SUITES)}.",
-            f"did you mean {near[0]!r}?" if near else "",
+            _("no suite {unknown!r}; there are: {names}.").format(
+                unknown=unknown[0], names=", ".join(SUITES)
+            ),
+            _("did you mean {near!r}?").format(near=near[0]) if near else "",
         )
     return [Source(name) for name in _split_words(suites)]
 
@@ -158,8 +163,8 @@ def _prepare_output(output: Path, resume: bool, overwrite: bool) -> None:
         output.unlink(missing_ok=True)
     if output.exists() and not resume:
         raise DeeplinkError(
-            f"{output} holds the rows of an earlier run.",
-            "--resume continues it, --overwrite deletes its rows, --output names another file.",
+            _("{output} holds the rows of an earlier run.").format(output=output),
+            _("--resume continues it, --overwrite deletes its rows, --output names another file."),
         )
 
 

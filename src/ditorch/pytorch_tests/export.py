@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from deeplink.testing import device_rules
 from ditorch.pytorch_tests import pairs
 from ditorch.pytorch_tests.device_config import DeviceConfig
@@ -54,8 +55,10 @@ def write(path: Path, rules: DeviceConfig, rows: Sequence[Row], device: str) -> 
         text = module(configuration(rules, found, rows, device), device)
     else:
         raise DeeplinkError(
-            f"--export-config {path}: the suffix {path.suffix!r} is neither .json nor .py.",
-            "FILE.json is the list of disabled tests, FILE.py PyTorch's test configuration.",
+            _("--export-config {path}: the suffix {suffix!r} is neither .json nor .py.").format(
+                path=path, suffix=path.suffix
+            ),
+            _("FILE.json is the list of disabled tests, FILE.py PyTorch's test configuration."),
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 
 SUGGESTED = 3  # names for one alternative
 
@@ -23,8 +24,10 @@ def check(only: str) -> None:
         re.compile(only)
     except re.error as error:
         raise DeeplinkError(
-            f"--only {only!r} is not a regular expression: {error}.",
-            "for example: --only 'forward_(add|mul)_'",
+            _("--only {only!r} is not a regular expression: {error}.").format(
+                only=only, error=error
+            ),
+            _("for example: --only 'forward_(add|mul)_'"),
         ) from None
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from deeplink.vendor import Vendor
 from ditorch.pytorch_tests import builtin
 from ditorch.pytorch_tests.results import CPU, DEVICE, HOST, Test
@@ -90,9 +91,13 @@ def files_of(root: Path, wanted: Iterable[str]) -> list[Source]:
         if not path.is_file():
             near = sorted(folder.rglob(Path(name).name))[:1]
             hint = f"did you mean {near[0].relative_to(folder)}?" if near else ""
-            raise DeeplinkError(f"{root} has no {name}.", hint or how_to_get())
+            raise DeeplinkError(
+                _("{root} has no {name}.").format(root=root, name=name), hint or how_to_get()
+            )
     if not files:
-        raise DeeplinkError(f"{root} has no test_*.py: it is no PyTorch checkout.", how_to_get())
+        raise DeeplinkError(
+            _("{root} has no test_*.py: it is no PyTorch checkout.").format(root=root), how_to_get()
+        )
     return [Source(name, str(folder.resolve())) for name in files]
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from dlinfer.framework.applied import Applied
 
 __all__ = ["Applied", "apply"]
@@ -20,8 +21,10 @@ def apply(model: Any, *, check: bool = True) -> Applied:
     framework = type(model).__module__.partition(".")[0]
     if framework != "transformers":
         raise DeeplinkError(
-            f"dlinfer has no adaptor for {type(model).__module__}.{type(model).__name__}.",
-            "models of transformers have one; other code calls torch.ops.dlinfer itself.",
+            _("dlinfer has no adaptor for {module}.{kind}.").format(
+                module=type(model).__module__, kind=type(model).__name__
+            ),
+            _("models of transformers have one; other code calls torch.ops.dlinfer itself."),
         )
     from dlinfer.framework import transformers  # needs the framework
 

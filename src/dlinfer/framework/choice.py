@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from deeplink import settings
 from deeplink import vendor as vendors
 from deeplink.errors import VendorUnavailable
+from deeplink.i18n import _
 from deeplink.vendor import LAST_RESORT, Vendor
 
 
@@ -34,9 +35,12 @@ def chosen_chip(kinds: Mapping[str, str]) -> Vendor:
     if found is None:
         states = "; ".join(f"{row.name} {row.status} ({row.reason})" for row in chips)
         raise VendorUnavailable(
-            f"no chip of device types {', '.join(map(repr, kinds))} is available: {states}.",
-            f"{settings.DEEPLINK_VENDOR.name}=reference serves them on the reference device, "
-            f"{settings.DEEPLINK_VENDOR.name}=cpu on the CPU.",
+            _("no chip of device types {names} is available: {states}.").format(
+                names=", ".join(map(repr, kinds)), states=states
+            ),
+            _(
+                "{name}=reference serves them on the reference device, {name}=cpu on the CPU."
+            ).format(name=settings.DEEPLINK_VENDOR.name),
         )
     vendors.load_device(found)
     return found

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 
 NAMES = {
     "model.tok_embeddings": "model.embed_tokens",
@@ -41,8 +42,10 @@ def load(directory: Path | str, dtype: torch.dtype | None = None) -> Any:
     given = json.loads((folder / "config.json").read_text("utf-8"))
     if given.get("model_type") != "internlm2":
         raise DeeplinkError(
-            f"{folder} holds a model of type {given.get('model_type')!r}, not 'internlm2'.",
-            "other types are loaded by transformers itself.",
+            _("{folder} holds a model of type {value!r}, not 'internlm2'.").format(
+                folder=folder, value=given.get("model_type")
+            ),
+            _("other types are loaded by transformers itself."),
         )
     transformers: Any = importlib.import_module("transformers")
     config = transformers.LlamaConfig(**llama_config(given))
@@ -91,7 +94,10 @@ def _weights(folder: Path) -> dict[str, Tensor]:
         return {name: weight for file in files for name, weight in read(file).items()}
     files = sorted(folder.glob("pytorch_model*.bin"))
     if not files:
-        raise DeeplinkError(f"{folder} has no weights.", "*.safetensors or pytorch_model*.bin.")
+        raise DeeplinkError(
+            _("{folder} has no weights.").format(folder=folder),
+            _("*.safetensors or pytorch_model*.bin."),
+        )
     kept: dict[str, Tensor] = {}
     for file in files:
         kept |= torch.load(file, map_location="cpu", weights_only=True)

@@ -223,7 +223,7 @@ def test_a_finished_conformance_run_shows_its_gaps_and_how_it_was_made(tmp_path:
     assert (shown.wrong, shown.known, shown.note) == (1, 1, "float16")
     first, complaint = content.findings
     assert (first.level, complaint.title) == ("warn", "interrupted")
-    assert "1 of the failures are known gaps of the vendor" in first.lines
+    assert "1 of the failures is a known gap of the vendor" in first.lines
     assert first.next == "deeplink conformance --vendor acme --case 'add/float32/0'"
     assert content.about["command"] == "deeplink conformance --vendor acme --tier quick"
     assert content.about["duration"] == "9 s, 12 s of CPU"

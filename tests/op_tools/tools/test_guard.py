@@ -155,7 +155,7 @@ def test_nan_of_finite_arguments_is_confirmed_on_the_host(every_call: None) -> N
             op_tools.step()
     (found,) = tool.findings
     assert (found.operator, found.direction) == ("aten.gelu.default", "forward")
-    assert found.text == "1 of 72 elements are not finite, but are on the CPU"
+    assert found.text == "1 of 72 elements is not finite, but is on the CPU"
 
 
 def test_nan_of_a_call_whose_next_arguments_have_nan_is_a_suspect(every_call: None) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils import dlpack
 
 from deeplink.errors import CompileError
+from deeplink.i18n import _
 from deeplink_vendors.cpu.onnx.types import ELEMENT
 from dicp.backend import Loading, Result
 
@@ -29,9 +30,11 @@ class Session:
             )
         except Exception as error:  # the runtime's own types differ by version
             raise CompileError(
-                f"ONNX Runtime refuses {loading.name}: {error}.",
-                'pass options={"verify": True} to torch.compile to find the operator, '
-                "and report it.",
+                _("ONNX Runtime refuses {name}: {error}.").format(name=loading.name, error=error),
+                _(
+                    'pass options={"verify": True} to torch.compile to find the operator, '
+                    "and report it."
+                ),
             ) from error
         self._native = session._sess
         self._inputs = loading.inputs

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from deeplink.errors import CompileError
+from deeplink.i18n import _
 from deeplink_vendors.cpu.openvino import package
 from dicp.backend import Loading, Result
 
@@ -40,7 +41,8 @@ class Compiled:
             self._model = core().compile_model(read, "CPU", configuration)
         except Exception as error:  # the compiler's own types
             raise CompileError(
-                f"OpenVINO refuses {loading.name}: {error}.", "use the backend onnxrtgraph."
+                _("OpenVINO refuses {name}: {error}.").format(name=loading.name, error=error),
+                _("use the backend onnxrtgraph."),
             ) from error
         self._request = self._model.create_infer_request()
         self._lock = threading.Lock()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from deeplink import native, settings
 from deeplink.errors import CompileError
+from deeplink.i18n import _
 
 INCLUDE = Path(__file__).with_name("csrc") / "include"
 HEAD = '#include "dtu/hlir_builder/hlir_builder.h"\n\n#include <cstdio>\n\n'
@@ -28,8 +29,8 @@ def version() -> str:
     """Return the version of the simulation; raise if there is no C++ compiler."""
     if not native.has_compiler():
         raise CompileError(
-            "topsgraph writes C++, and there is no C++ compiler here.",
-            "install g++, or set CXX to one.",
+            _("topsgraph writes C++, and there is no C++ compiler here."),
+            _("install g++, or set CXX to one."),
         )
     return "sim of TopsGraph's builder, 2022"
 

@@ -11,6 +11,7 @@ from torch import fx
 
 from deeplink import settings
 from deeplink.errors import VerifyError
+from deeplink.i18n import _
 from dicp.backend import Executable
 from dicp.dynamo_bridge.codegen import user_line
 from dicp.dynamo_bridge.debug import verify
@@ -34,7 +35,7 @@ def watch(
     def check(given: list[Any], results: Sequence[Any]) -> None:
         wrong = verify.check(traced, given, results)
         if wrong:
-            raise _error("after its rewrites", traced, given, wrong, backend, frozen, whole)
+            raise _error(_("after its rewrites"), traced, given, wrong, backend, frozen, whole)
 
     program.check = check
     constants = program.constants(program.frozen.tensors)
@@ -59,7 +60,15 @@ def _checked(
             results = run(args)
             wrong = verify.check(gm, given, results)
             if wrong:
-                raise _error(f"in {part.shape.name}", gm, given, wrong, backend, frozen, again)
+                raise _error(
+                    _("in {name}").format(name=part.shape.name),
+                    gm,
+                    given,
+                    wrong,
+                    backend,
+                    frozen,
+                    again,
+                )
             return results
 
         return call

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from deeplink.errors import CompileError
+from deeplink.i18n import _
 from dicp import torch_internals
 
 
@@ -43,8 +44,10 @@ def replace(old: fx.Node, new: fx.Node) -> None:
     was, is_now = old.meta["val"], new.meta["val"]
     if isinstance(was, Tensor) and not _same_value(was, is_now):
         raise CompileError(
-            f"a rewrite of {old.target} changed {_text(was)} to {_text(is_now)}.",
-            'torch.compile(…, options={"rewrite": False}) goes without rewrites.',
+            _("a rewrite of {target} changed {text} to {text2}.").format(
+                target=old.target, text=_text(was), text2=_text(is_now)
+            ),
+            _('torch.compile(…, options={"rewrite": False}) goes without rewrites.'),
         )
     old.replace_all_uses_with(new)
     old.graph.erase_node(old)

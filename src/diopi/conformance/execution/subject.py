@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from deeplink import settings
 from deeplink import vendor as vendors
 from deeplink.errors import DeeplinkError, NoVendorError, VendorBrokenError
+from deeplink.i18n import _
 from deeplink.vendor import Vendor
 from diopi import implementation, observing
 from diopi.conformance.cases.sample import Callee
@@ -201,8 +202,8 @@ def _device(spec: Spec) -> str:
         return chosen.device
     if spec.device == "cuda" and not torch.cuda.is_available():
         raise DeeplinkError(
-            "--device cuda: torch finds no GPU.",
-            "--device cpu runs kernels of plain Python, and --interpret those of Triton.",
+            _("--device cuda: torch finds no GPU."),
+            _("--device cpu runs kernels of plain Python, and --interpret those of Triton."),
         )
     if spec.device:
         return spec.device
@@ -227,15 +228,17 @@ def _chosen(name: str) -> Vendor:
 
 
 def _source(name: str) -> Any:
-    module, _, attribute = name.partition(":")
+    module, _colon, attribute = name.partition(":")
     try:
         found = importlib.import_module(module)
         return getattr(found, attribute) if attribute else found
     # another author's module: whatever it raises is reported as its state
     except Exception as error:
         raise VendorBrokenError(
-            f"the kernels in {name} do not load: {type(error).__name__}: {error}.",
-            "a vendor's name, or module:attribute of kernels; import it by hand to see where.",
+            _("the kernels in {name} do not load: {kind}: {error}.").format(
+                name=name, kind=type(error).__name__, error=error
+            ),
+            _("a vendor's name, or module:attribute of kernels; import it by hand to see where."),
         ) from error
 
 

@@ -20,6 +20,7 @@ import torch
 
 from deeplink import settings
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from deeplink.vendor import Vendor
 from dlinfer.framework.choice import chosen, chosen_chip
 from dlinfer.framework.lmdeploy import calls, device, process
@@ -104,9 +105,11 @@ def _version() -> str:
         return importlib.metadata.version("lmdeploy")
     except importlib.metadata.PackageNotFoundError as error:
         raise DeeplinkError(
-            "LMDeploy is not installed.",
-            "`pip install lmdeploy`, or scripts/frameworks lmdeploy for an environment beside this"
-            " one, on a machine without CUDA.",
+            _("LMDeploy is not installed."),
+            _(
+                "`pip install lmdeploy`, or scripts/frameworks lmdeploy for an "
+                "environment beside this one, on a machine without CUDA."
+            ),
         ) from error
 
 
@@ -197,17 +200,21 @@ def _refuse(config: Any) -> None:
         raise DeeplinkError(f"{asked}: device type {kind!r} serves from one device.")
     if int(config.quant_policy) > 0:
         raise DeeplinkError(
-            f"quant_policy={int(config.quant_policy)}: device type {kind!r} keeps keys and "
-            "values as the model computes them.",
-            "leave quant_policy out.",
+            _(
+                "quant_policy={quant_policy}: device type {kind!r} keeps keys and values "
+                "as the model computes them."
+            ).format(quant_policy=int(config.quant_policy), kind=kind),
+            _("leave quant_policy out."),
         )
 
 
 def _no_latent_cache() -> bool:
     raise DeeplinkError(
-        f"latent attention (DeepSeek): device type {DEVICE_TYPE!r} has caches of keys and of "
-        "values, and LMDeploy one for both.",
-        "transformers serves such a model on dlinfer's ops: `dlinfer.apply(model)`.",
+        _(
+            "latent attention (DeepSeek): device type {device_type!r} has caches of keys "
+            "and of values, and LMDeploy one for both."
+        ).format(device_type=DEVICE_TYPE),
+        _("transformers serves such a model on dlinfer's ops: `dlinfer.apply(model)`."),
     )
 
 
@@ -222,8 +229,10 @@ def _selecting(vendor: Vendor, stock: Any) -> Any:
             return _backend(vendor)
         if vendor.device != TORCH:
             raise DeeplinkError(
-                f"device type {kind!r} in a process where {DEVICE_TYPE!r} is {vendor.device!r}.",
-                "serve it from another process, or `undo()` what `register()` returned.",
+                _("device type {kind!r} in a process where {device_type!r} is {device!r}.").format(
+                    kind=kind, device_type=DEVICE_TYPE, device=vendor.device
+                ),
+                _("serve it from another process, or `undo()` what `register()` returned."),
             )
         return stock()
 
@@ -234,9 +243,13 @@ def _check_chip(kind: str, vendor: Vendor) -> None:
     """Raise where a device type names a chip and another vendor, not requested, would serve."""
     if kind in CHIPS and vendor.name != CHIPS[kind] and not settings.DEEPLINK_VENDOR.get():
         raise DeeplinkError(
-            f"device type {kind!r} is the chip of vendor {CHIPS[kind]!r}; this process serves from "
-            f"vendor {vendor.name!r}.",
-            f"DEEPLINK_VENDOR={vendor.name} serves device type {kind!r} from {vendor.label}.",
+            _(
+                "device type {kind!r} is the chip of vendor {chips!r}; this process "
+                "serves from vendor {name!r}."
+            ).format(kind=kind, chips=CHIPS[kind], name=vendor.name),
+            _("DEEPLINK_VENDOR={name} serves device type {kind!r} from {label}.").format(
+                name=vendor.name, kind=kind, label=vendor.label
+            ),
         )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from dlinfer import ops
 
 NAME = "ext_ops"  # as LMDeploy imports dlinfer.ops
@@ -30,16 +31,18 @@ def check() -> None:
     spec = importlib.util.find_spec("lmdeploy.pytorch.kernels.dlinfer")
     if spec is None or not spec.submodule_search_locations:
         raise DeeplinkError(
-            "LMDeploy has no lmdeploy.pytorch.kernels.dlinfer.",
-            "this release is built otherwise than those that are known.",
+            _("LMDeploy has no lmdeploy.pytorch.kernels.dlinfer."),
+            _("this release is built otherwise than those that are known."),
         )
     folder = Path(spec.submodule_search_locations[0])
     sources = (path.read_text("utf-8") for path in sorted(folder.rglob("*.py")))
     wrong = [text for call in scan(sources) if (text := unbound(call))]
     if wrong:
         raise DeeplinkError(
-            f"this LMDeploy calls dlinfer with unknown arguments: {'; '.join(wrong)}.",
-            "install a release of LMDeploy that dlinfer is tested with.",
+            _("this LMDeploy calls dlinfer with unknown arguments: {names}.").format(
+                names="; ".join(wrong)
+            ),
+            _("install a release of LMDeploy that dlinfer is tested with."),
         )
 
 

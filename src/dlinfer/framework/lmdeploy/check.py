@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 
 ALLOWED = 1e-4  # of the largest result; in float32
 BLOCK, HEADS, SHARED, SIZE = 16, 4, 2, 32
@@ -28,9 +29,11 @@ def check(backend: Any) -> None:
     if wrong:
         told = ", ".join(f"{name} off by {off:.1e}" for name, off in wrong.items())
         raise DeeplinkError(
-            f"LMDeploy's layers compute something else on dlinfer's ops: {told}; "
-            f"allowed: {ALLOWED:g} of the largest result.",
-            "`DLINFER_VENDOR=reference` shows whether the error is in a kernel or the adaptor.",
+            _(
+                "LMDeploy's layers compute something else on dlinfer's ops: {told}; "
+                "allowed: {allowed:g} of the largest result."
+            ).format(told=told, allowed=ALLOWED),
+            _("`DLINFER_VENDOR=reference` shows whether the error is in a kernel or the adaptor."),
         )
 
 

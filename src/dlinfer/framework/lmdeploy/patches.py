@@ -11,6 +11,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 
 
 class Patches:
@@ -27,15 +28,19 @@ class Patches:
 
     def found(self, name: str) -> Any:
         """Return the object of `module:Class.method`; raise where this release does not have it."""
-        module, _, path = name.partition(":")
+        module, _colon, path = name.partition(":")
         try:
             here: Any = importlib.import_module(module)
             for part in path.split("."):
                 here = vars(here)[part]
         except (ImportError, KeyError) as error:
             raise DeeplinkError(
-                f"{self.package} has no {name}: {type(error).__name__}: {error}.",
-                f"this release of {self.package} is built otherwise than those that are known.",
+                _("{package} has no {name}: {kind}: {error}.").format(
+                    package=self.package, name=name, kind=type(error).__name__, error=error
+                ),
+                _("this release of {package} is built otherwise than those that are known.").format(
+                    package=self.package
+                ),
             ) from error
         return here
 
@@ -76,8 +81,10 @@ class Patches:
         swapped = defaults and tuple(new if value == old else value for value in defaults)
         if changed is code and swapped == defaults:
             raise DeeplinkError(
-                f"{name} does not contain {old!r}.",
-                f"this release of {self.package} is built otherwise than those that are known.",
+                _("{name} does not contain {old!r}.").format(name=name, old=old),
+                _("this release of {package} is built otherwise than those that are known.").format(
+                    package=self.package
+                ),
             )
         function.__code__, function.__defaults__ = changed, swapped
 

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from dlinfer import weights
 from dlinfer.framework.applied import Applied
 from dlinfer.framework.transformers import attention, batching, layers
@@ -63,9 +64,11 @@ def apply(model: Any, *, check: bool = True) -> Applied:
             applied = _exchanged(model, found)
             return Applied(model, applied.layers, difference, applied.undoing)
         raise DeeplinkError(
-            f"{type(model).__name__} computes something else with dlinfer's ops: off by "
-            f"{difference:.1e} of its largest logit; allowed: {allowed:g}.",
-            "the model is as it was; please report its config.",
+            _(
+                "{kind} computes something else with dlinfer's ops: off by "
+                "{difference:.1e} of its largest logit; allowed: {allowed:g}."
+            ).format(kind=type(model).__name__, difference=difference, allowed=allowed),
+            _("the model is as it was; please report its config."),
         )
     return Applied(model, applied.layers, difference, applied.undoing)
 
@@ -75,8 +78,10 @@ def _found(model: Any) -> list[tuple[nn.Module, Forward]]:
     found = [(module, forward) for module, forward in pairs if forward is not None]
     if not found:
         raise DeeplinkError(
-            f"dlinfer knows no layer of {type(model).__name__}.",
-            f"families that it knows: {', '.join(FAMILIES)} (and InternVL, of these).",
+            _("dlinfer knows no layer of {kind}.").format(kind=type(model).__name__),
+            _("families that it knows: {names} (and InternVL, of these).").format(
+                names=", ".join(FAMILIES)
+            ),
         )
     product = layers.product
     return found + [(module, product) for module in model.modules() if type(module) is nn.Linear]

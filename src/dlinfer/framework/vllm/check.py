@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 
 ALLOWED = 1e-4  # of the largest result; in float32
 BLOCK, HEADS, SHARED, SIZE, LENGTH = 16, 4, 2, 32, 19  # one block, and part of the next
@@ -26,10 +27,14 @@ def check(norm: Any, gate: Any, attention: Any) -> None:
     if wrong:
         told = ", ".join(f"{name} off by {off:.1e}" for name, off in wrong.items())
         raise DeeplinkError(
-            f"vLLM's layers compute something else on dlinfer's ops: {told}; "
-            f"allowed: {ALLOWED:g} of the largest result.",
-            "vLLM alone: unset DLINFER_VLLM. `DLINFER_VENDOR=reference` shows whether a kernel is "
-            "wrong, or the adaptor.",
+            _(
+                "vLLM's layers compute something else on dlinfer's ops: {told}; allowed: "
+                "{allowed:g} of the largest result."
+            ).format(told=told, allowed=ALLOWED),
+            _(
+                "vLLM alone: unset DLINFER_VLLM. `DLINFER_VENDOR=reference` shows "
+                "whether a kernel is wrong, or the adaptor."
+            ),
         )
 
 
