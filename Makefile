@@ -18,7 +18,7 @@ CPP = $(shell find src/op_tools/csrc -name '*.cpp' -o -name '*.h')
 .PHONY: help setup build demo test lint format docs opinfo bench doctor clean distclean
 
 help: ## List the commands
-	@echo "deeplink: PyTorch on accelerators that are not NVIDIA's"
+	@echo "deeplink: run PyTorch code written for CUDA on other accelerators"
 	@echo
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 

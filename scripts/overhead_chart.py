@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 DATA, PAGE = ROOT / "docs/images/overhead.json", ROOT / "docs/images/overhead.svg"
 COLOURS = {"DeepLink": "#2f81f7", "published op_tools": "#d29922", "msprobe 26.2": "#a371f7"}
-LABELS, WIDTH, BAR, LARGEST = 250, 460, 18, 20.0
+LABELS, WIDTH, BAR, LARGEST = 270, 460, 18, 20.0
 STYLE = "text{font:13px system-ui,sans-serif;fill:#7d8590}.t{font-weight:600}"
 
 
@@ -66,7 +66,9 @@ def replaced(data: dict[str, Any], runs: list[list[dict[str, Any]]]) -> dict[str
             if bar["tool"] == "DeepLink":
                 own = [row["ratio"] for run in runs for row in run if row["what"] == bar["case"]]
                 bar["ratio"] = round(statistics.median(own), 2)
-                bar["range"] = f"{min(own):.2f} to {max(own):.2f}"
+                bar.pop("range", None)
+                if len(own) > 1:
+                    bar["range"] = f"{min(own):.2f} to {max(own):.2f}"
     return data
 
 
