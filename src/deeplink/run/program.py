@@ -102,11 +102,6 @@ def _of_python(words: list[str], command: str) -> Program:
 def _module(rest: list[str], options: tuple[str, ...], command: str) -> Program:
     if len(rest) < 2:
         raise DeeplinkError(_("-m needs the name of a module."), HINT.format(command=command))
-    if top_level(rest[1]) is None:
-        raise DeeplinkError(
-            _("no module {name!r}.").format(name=rest[1]),
-            _("the working directory is {cwd}.").format(cwd=Path.cwd()),
-        )
     return Program(rest[1], tuple(rest[2:]), "module", options)
 
 
