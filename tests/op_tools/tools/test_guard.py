@@ -71,7 +71,7 @@ def test_a_wrong_product_is_named_confirmed_and_saved(
 ) -> None:
     tool = Guard()
     with torch.dipu.quirk("tf32", "mm|addmm"):
-        run(tool, 4)
+        run(tool, 12)
     found = tool.findings[0]
     assert found.confirmed
     assert found.operator in ("aten.mm.default", "aten.addmm.default")
@@ -90,7 +90,7 @@ def test_a_wrong_product_is_named_confirmed_and_saved(
 def test_a_saved_call_runs_from_its_data(every_call: None) -> None:
     tool = Guard()
     with torch.dipu.quirk("tf32", "mm"):
-        run(tool, 4)
+        run(tool, 12)
     line = "-m", "op_tools.run_op_from_data", tool.findings[0].saved, "--acc_check"
     done = subprocess.run([sys.executable, *line], capture_output=True, text=True)
     assert "aten.mm.default" in done.stdout + done.stderr
@@ -101,7 +101,7 @@ def test_a_finding_says_what_the_wrong_calls_have_in_common(
 ) -> None:
     x, w = torch.randn(64, 48).to("dipu"), torch.randn(48, 48).to("dipu")
     with torch.dipu.quirk("ignore_strides", "mm"), Guard() as tool:
-        for _ in range(4):
+        for _ in range(6):
             torch.mm(x, w)
             torch.mm(x, w.t())
             op_tools.step()
@@ -119,7 +119,7 @@ def test_a_finding_says_what_the_wrong_calls_have_in_common(
 def test_a_call_that_the_cpu_computes_alike_is_no_evidence(every_call: None) -> None:
     x = torch.zeros(4, device="dipu")
     with Guard() as tool:
-        for _ in range(4):
+        for _ in range(6):
             torch.log(x)
             op_tools.step()
     assert tool.cleared == 1
@@ -138,7 +138,7 @@ def test_the_memory_of_the_evidence_is_bounded(every_call: None) -> None:
 def test_the_report_shows_a_finding(every_call: None) -> None:
     tool = Guard()
     with torch.dipu.quirk("tf32", "mm|addmm"):
-        run(tool, 4)
+        run(tool, 12)
     (file,) = Path("op_tools_results/op_guard_result").glob("op_guard_info_*.json")
     content = readers.read(Path("op_tools_results"))
     titles = [finding.title for finding in content.findings]
@@ -208,7 +208,7 @@ def test_stop_ends_the_run_at_the_end_of_a_step(every_call: None) -> None:
 def test_a_function_is_called_with_the_finding(every_call: None) -> None:
     found: list[Finding] = []
     with torch.dipu.quirk("tf32", "mm|addmm"):
-        run(Guard(on_finding=found.append), 4)
+        run(Guard(on_finding=found.append), 12)
     assert found
     assert all(each.confirmed for each in found)
 
