@@ -129,6 +129,9 @@ def rows(dtype: torch.dtype) -> Iterator[Row]:
         yield Row(f"linear {tokens}", partial(F.linear, *given), partial(fused.linear, *given))
     for count, length in ((1, 2048), (8, 512), (32, 128)):
         yield _decoding(dtype, count, length)
+    yield from _quantised(dtype)
+    for count in (1, 8):
+        yield from _delta(dtype, count)
     for count, length in ((1, 256), (8, 32)):
         q, k, v = (draw(count * length, heads, SIZE) for heads in (HEADS, SHARED, SHARED))
         bounds = torch.arange(0, count * length + 1, length, dtype=torch.int32)
@@ -138,6 +141,69 @@ def rows(dtype: torch.dtype) -> Iterator[Row]:
             partial(fused.prefill_attention, q, k, v, bounds, bounds, length, length, SIZE**-0.5),
             decode=False,
         )
+
+
+def _quantised(dtype: torch.dtype) -> Iterator[Row]:
+    """Return products with weights of 4 bits and of float8, against dequantising them before."""
+    group = 128
+    for tokens in (1, 8):
+        x, scale = torch.randn(tokens, HIDDEN).to(dtype), torch.rand(INNER, HIDDEN // group) / 64
+        four = torch.randint(0, 255, (INNER, HIDDEN // 2), dtype=torch.uint8)
+        eight = torch.randn(INNER, HIDDEN).to(torch.float8_e4m3fn)
+        for name, weight in (("4 bits", four), ("float8", eight)):
+
+            def plain(x: Tensor = x, weight: Tensor = weight, scale: Tensor = scale) -> Tensor:
+                numbers = weight
+                if weight.dtype == torch.uint8:
+                    numbers = torch.stack((weight & 15, weight >> 4), -1).flatten(-2)
+                groups = numbers.to(dtype).unflatten(-1, (-1, group)) * scale[..., None].to(dtype)
+                return F.linear(x, groups.flatten(-2))
+
+            given = (x, weight, scale.to(dtype), None, None, group)
+            yield Row(
+                f"weight_quant_matmul {tokens}, {name}",
+                plain,
+                partial(fused.weight_quant_matmul, *given),
+                decode=False,  # plain torch dequantises all weights, which nobody does in a loop
+            )
+
+
+def _delta(dtype: torch.dtype, count: int) -> Iterator[Row]:
+    """Return a step of the gated delta rule and of its convolution, as transformers writes them."""
+    heads, size, channels, width = 8, 128, 4096, 4
+    q, k, v = (torch.randn(count, heads, size).to(dtype) for _ in range(3))
+    decay, beta = -torch.rand(count, heads), torch.rand(count, heads).to(dtype)
+    state, slots = torch.zeros(count, heads, size, size), torch.arange(count)
+
+    def rule() -> Tensor:
+        queries, keys, values = (t.float() for t in (q, k, v))
+        queries, keys = (
+            t * torch.rsqrt((t * t).sum(-1, keepdim=True) + 1e-6) for t in (queries, keys)
+        )
+        now = state * decay.exp()[..., None, None]
+        held = (now * keys[..., None]).sum(-2)
+        error = (values - held) * beta.float()[..., None]
+        now = now + keys[..., None] * error[..., None, :]
+        state.copy_(now)
+        out: Tensor = (now * (queries * size**-0.5)[..., None]).sum(-2)
+        return out.to(dtype)
+
+    given = (q, k, v, decay, beta, state, slots, size**-0.5)
+    yield Row(f"gated_delta_decode {count}", rule, partial(fused.gated_delta_decode, *given))
+    x, weight = torch.randn(count, channels).to(dtype), torch.randn(channels, width).to(dtype)
+    last = torch.zeros(count, channels, width, dtype=dtype)
+
+    def convolution() -> Tensor:
+        context = torch.cat((last, x[..., None]), -1)
+        last.copy_(context[..., -width:])
+        out = F.conv1d(context, weight[:, None], None, groups=channels)
+        return F.silu(out[..., -1])
+
+    yield Row(
+        f"causal_conv1d_decode {count}",
+        convolution,
+        partial(fused.causal_conv1d_decode, x, weight, None, last, slots),
+    )
 
 
 def _cache(dtype: torch.dtype, blocks: int) -> Tensor:

@@ -45,6 +45,9 @@ def op(
     return declare
 
 
+_NARROW = (torch.float16, torch.bfloat16, torch.float8_e4m3fn)
+
+
 def wide(x: Tensor) -> Tensor:
     """Convert to float32 or wider, in which the meanings compute before they round once."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    return x.float() if x.dtype in _NARROW else x

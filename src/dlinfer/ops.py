@@ -21,15 +21,10 @@ from dlinfer import fused
 
 # Calls of released frameworks that are not offered, with the reason.
 LEFT_OUT = {
-    "apply_rotary_pos_emb_interleaved": "its result lies as one vendor's kernel leaves it",
     "fused_attention": "a helper of the first adaptor of transformers",
     "fill_contiguous_kvcache": "a helper of the first adaptor of transformers",
-    "fused_moe_w8a8": "experts of int8 are not supported",
     "get_cache_len": "a helper of the first adaptor of transformers",
     "incre_flash_attention": "frameworks keep their cache in blocks",
-    "lightning_indexer": "sparse attention is not supported",
-    "linear_w8a8_static": "quantisation by static scales is not supported",
-    "sparse_flash_attention": "sparse attention is not supported",
     "transdata": "no op wants weights in a vendor's own order",
 }
 
@@ -63,6 +58,28 @@ def apply_rotary_pos_emb(
     if written:
         return query.copy_(q.view(query.shape)), key.copy_(k.view(key.shape))
     return q.view(query.shape), k.view(key.shape)
+
+
+def apply_rotary_pos_emb_interleaved(
+    x: Tensor, cos: Tensor, sin: Tensor, return_native_layout: bool = True
+) -> Tensor:
+    """Rotate pairs of adjacent elements of x [tokens, heads, 1, size]; cos and sin [tokens, 1, 1,
+    size] hold the angles of the pairs twice, one half after the other.
+
+    With `return_native_layout` the result has the first elements of all pairs, then the second
+    ones; otherwise pairs stay adjacent.
+    """
+    if x.shape[1] < 2:
+        raise DeeplinkError(
+            f"apply_rotary_pos_emb_interleaved: {x.shape[1]} heads; allowed: those of queries and "
+            "keys, at least 2."
+        )
+    angles = (t.reshape(-1, t.shape[-1]) for t in (cos, sin))
+    halves = x.squeeze(2).unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+    turned = torch.cat(_two(fused.rotary(halves[:, :-1], halves[:, -1:], *angles)), 1)
+    if not return_native_layout:
+        turned = turned.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
+    return turned.view(x.shape)
 
 
 def silu_and_mul(x: Tensor, dim: int = -1) -> Tensor:
@@ -208,6 +225,63 @@ def paged_decode_attention(
     return _put(done, attn_output)
 
 
+def lightning_indexer(
+    query: Tensor,
+    key: Tensor,
+    weights: Tensor,
+    *,
+    actual_seq_lengths_query: Tensor,
+    actual_seq_lengths_key: Tensor,
+    block_table: Tensor,
+    sparse_count: int,
+) -> Tensor:
+    """Call `fused.lightning_indexer` for the keys of a cache; the lengths of queries are
+    cumulative, the result is [tokens, 1, sparse_count].
+    """
+    found = fused.lightning_indexer(
+        _heads(query),
+        key,
+        weights.reshape(-1, weights.shape[-1]),
+        block_table,
+        _from_zero(actual_seq_lengths_query, query),
+        actual_seq_lengths_key.to(query.device),
+        block_table.shape[1] * key.shape[1],
+        sparse_count,
+    )
+    return _one(found)[:, None]
+
+
+def sparse_flash_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sparse_indices: Tensor,
+    softmax_scale: float,
+    *,
+    block_table: Tensor,
+    actual_seq_lengths_query: Tensor,
+    kv_seqlens: Tensor,
+    query_rope: Tensor | None = None,
+    key_rope: Tensor | None = None,
+) -> Tensor:
+    """Call `fused.sparse_flash_attention` for caches of keys and values; the lengths of queries
+    are cumulative, sparse_indices are [tokens, 1, chosen].
+    """
+    done = fused.sparse_flash_attention(
+        _heads(query),
+        key,
+        value,
+        sparse_indices.reshape(-1, sparse_indices.shape[-1]),
+        block_table,
+        _from_zero(actual_seq_lengths_query, query),
+        kv_seqlens.to(query.device),
+        softmax_scale,
+        None if query_rope is None else _heads(query_rope),
+        key_rope,
+    )
+    return _one(done).view(*query.shape[:-1], value.shape[-1])
+
+
 def linear(
     x: Tensor,
     weight: Tensor,
@@ -245,11 +319,40 @@ def fused_moe(
     the metadata on the distribution of experts is ignored.
     """
     del topk, moe_metadata, chunked_moe_layout
-    if renormalize:
-        topk_weights = topk_weights / topk_weights.sum(-1, keepdim=True)
+    shares = _to_one(topk_weights) if renormalize else topk_weights
     rows = hidden_states.reshape(-1, hidden_states.shape[-1])
-    done = _one(fused.fused_moe(rows, gate_up_weights, down_weights, topk_weights, topk_ids))
+    done = _one(fused.fused_moe(rows, gate_up_weights, down_weights, shares, topk_ids))
     return done.view(hidden_states.shape)
+
+
+def fused_moe_w8a8(
+    hidden_states: Tensor,
+    gate_up_weights: Tensor,
+    gate_up_scales: Tensor,
+    down_weights: Tensor,
+    down_scales: Tensor,
+    topk_weights: Tensor,
+    topk_ids: Tensor,
+    topk: int,
+    renormalize: bool,
+    moe_metadata: Any = None,
+) -> Tensor:
+    """Call `fused.fused_moe_w8a8` on one device, with weights and scales by output channel."""
+    del topk, moe_metadata
+    done = fused.fused_moe_w8a8(
+        hidden_states.reshape(-1, hidden_states.shape[-1]),
+        gate_up_weights,
+        gate_up_scales,
+        down_weights,
+        down_scales,
+        _to_one(topk_weights) if renormalize else topk_weights,
+        topk_ids,
+    )
+    return _one(done).view(hidden_states.shape)
+
+
+def _to_one(weights: Tensor) -> Tensor:
+    return weights / weights.sum(-1, keepdim=True)
 
 
 def dynamic_quant(
@@ -279,6 +382,24 @@ def linear_w8a8(
     """Call `fused.linear_w8a8`; the result is of the requested type."""
     _only_int8("linear_w8a8", quant_dtype)
     return _one(fused.linear_w8a8(a, b, rms_scale, linear_scale, out_dtype, bias))
+
+
+def linear_w8a8_static(
+    x: Tensor,
+    weight: Tensor,
+    input_scale: Tensor,
+    input_offset: Tensor,
+    deq_scale: Tensor,
+    out_dtype: torch.dtype,
+    quant_dtype: torch.dtype = torch.int8,
+    quant_bias: Tensor | None = None,
+) -> Tensor:
+    """Call `fused.linear_w8a8_static`: x is quantised by scales that are known before."""
+    _only_int8("linear_w8a8_static", quant_dtype)
+    done = fused.linear_w8a8_static(
+        x, weight, input_scale, input_offset, deq_scale, out_dtype, quant_bias
+    )
+    return _one(done)
 
 
 def smooth_quant_matmul(

@@ -14,6 +14,7 @@ from dlinfer import fused, ops
 from dlinfer.conformance.paged import BLOCK, paged
 from dlinfer.framework.lmdeploy.calls import Call, scan, unbound
 
+CALLS = Path(__file__).with_name("lmdeploy_calls.csv")
 # How the first releases call them: op, arguments by position, arguments by name.
 FIRST = """
 prefill_attention 12 softmax_scale alibi_slopes attn_output
@@ -31,8 +32,7 @@ rms_norm_w8a8 3
 
 def _recorded() -> list[Call]:
     """Read the calls that scripts/dlinfer_calls.py wrote from the wheels of releases."""
-    text = Path(__file__).with_name("lmdeploy_calls.csv").read_text("utf-8")
-    rows = csv.DictReader(io.StringIO(text))
+    rows = csv.DictReader(io.StringIO(CALLS.read_text("utf-8")))
     recorded = [
         Call(row["op"], tuple(row["by position"].split()), tuple(row["by name"].split()))
         for row in rows
@@ -46,6 +46,13 @@ def test_the_calls_of_lmdeploy_bind() -> None:
     calls = _recorded()
     assert len(calls) > 30
     assert [text for call in calls if (text := unbound(call))] == []
+
+
+def test_every_op_that_lmdeploy_018_calls_is_served() -> None:
+    rows = csv.DictReader(io.StringIO(CALLS.read_text("utf-8")))
+    called = {row["op"] for row in rows if "0.18.0" in row["releases"].split()}
+    assert len(called) == 21
+    assert {name for name in called if name in ops.LEFT_OUT or not hasattr(ops, name)} == set()
 
 
 def test_what_does_not_bind_or_is_left_out_is_reported() -> None:
@@ -158,3 +165,66 @@ def test_weights_of_few_bits_lie_the_other_way_round() -> None:
     plain = (weight + offset.repeat_interleave(8, 0)) * scale.repeat_interleave(8, 0)
     # values of hundreds, which cancel: float32 keeps some 1e-5 of them
     torch.testing.assert_close(found, x @ plain, atol=1e-3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_adjacent_pairs_are_turned_and_lie_as_the_call_asks(native: bool) -> None:
+    tokens, heads, size = 3, 5, 8
+    x, angles = torch.randn(tokens, heads, 1, size), torch.rand(tokens, size // 2) * 6
+    both = torch.cat((angles, angles), -1)[:, None, None]
+    found = ops.apply_rotary_pos_emb_interleaved(x, both.cos(), both.sin(), native)
+    pairs = torch.view_as_complex(x[:, :, 0].unflatten(-1, (-1, 2)))
+    turned = torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)[:, None])
+    expected = turned.transpose(-1, -2) if native else turned
+    torch.testing.assert_close(found, expected.reshape(x.shape))
+    with pytest.raises(DeeplinkError, match="1 heads; allowed: those of queries and keys"):
+        ops.apply_rotary_pos_emb_interleaved(x[:, :1], both.cos(), both.sin())
+
+
+def test_the_indexer_chooses_keys_for_sparse_attention_which_with_all_of_them_is_dense() -> None:
+    """As LMDeploy's layer of DeepSeek-V3.2 calls them: caches of latents and of turned parts."""
+    lengths, new, heads, size, turned = (9, 3), torch.tensor([2, 5]), 4, 16, 8
+    held = paged(torch.float32, lengths, 1, turned, "NBHD", value_size=size)
+    rope, latent, table = held["k_cache"], held["v_cache"], held["block_table"]
+    q = torch.randn(5, heads, size + turned)
+    rest: Any = {"actual_seq_lengths_query": new, "block_table": table}
+    chosen = ops.lightning_indexer(
+        q[..., :turned].contiguous(),
+        rope,
+        torch.rand(5, heads),
+        actual_seq_lengths_key=held["kv_lens"],
+        sparse_count=9,
+        **rest,
+    )
+    assert chosen.shape == (5, 1, 9) and chosen.dtype == torch.int32
+    assert chosen[0, 0].tolist() == [*range(8), -1] and chosen[2, 0].tolist() == [0, *[-1] * 8]
+    parts = (q[..., :size].contiguous(), q[..., size:].contiguous())
+    more: Any = {"kv_seqlens": held["kv_lens"], "query_rope": parts[1], "key_rope": rope}
+    found = ops.sparse_flash_attention(parts[0], latent, latent, chosen, 0.2, **rest, **more)
+    whole = torch.cat((latent, rope), -1)
+    cu_q = torch.tensor([0, 2, 5])
+    expected = fused.paged_prefill_attention(
+        q, whole, whole[..., :size], table, cu_q, held["kv_lens"], 3, 9, 0.2
+    )
+    torch.testing.assert_close(found, expected)
+
+
+def test_products_of_int8_with_scales_from_before_and_of_experts() -> None:
+    x, weight = torch.randn(3, 16), torch.randint(-127, 128, (4, 16), dtype=torch.int8)
+    scale, offset = torch.tensor([0.04]), torch.tensor([5], dtype=torch.int8)
+    bias = -5 * weight.int().sum(-1).int()  # what the offset adds, as checkpoints store it
+    deq = torch.rand(4) * 0.04
+    found = ops.linear_w8a8_static(x, weight, scale, offset, deq, torch.float32, torch.int8, bias)
+    expected = (x @ (weight * (deq / 0.04)[:, None]).t()).float()
+    assert (found - expected).abs().max() < 0.02 * weight.float().norm(
+        dim=-1
+    ).max() * deq.max() / 0.04
+    gate_up = torch.randint(-127, 128, (3, 8, 16), dtype=torch.int8)
+    down = torch.randint(-127, 128, (3, 16, 4), dtype=torch.int8)
+    scales = torch.rand(3, 8, 1) / 500, torch.rand(3, 16, 1) / 500
+    weights, experts = torch.rand(3, 2), torch.tensor([[0, 2], [1, 0], [2, 1]])
+    rest: Any = (weights, experts, 2, True, None)
+    done = ops.fused_moe_w8a8(x[None], gate_up, scales[0], down, scales[1], *rest)
+    share = weights / weights.sum(-1, keepdim=True)
+    plain = fused.fused_moe(x, gate_up * scales[0], down * scales[1], share, experts)
+    assert (done[0] - plain).abs().max() < 0.03 * plain.abs().max()

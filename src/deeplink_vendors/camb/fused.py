@@ -148,8 +148,9 @@ def _packs(
     max_kv: int,
     softcap: float,
     alibi_slopes: Tensor | None,
+    sinks: Tensor | None,
 ) -> bool:
-    return _plain(q, k, v, softcap) and alibi_slopes is None and 0 < max_q <= max_kv
+    return _plain(q, k, v, softcap) and alibi_slopes is sinks is None and 0 < max_q <= max_kv
 
 
 @limited(_packs)
@@ -166,6 +167,7 @@ def prefill_attention(
     window: int = 0,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Call flash_attention, which writes into its argument; tokens of no sequence stay zero."""
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)
@@ -193,11 +195,12 @@ def _decodes(
     v_cache: Tensor,
     softcap: float,
     alibi_slopes: Tensor | None,
+    sinks: Tensor | None,
     k_scales: Tensor | None,
 ) -> bool:
     return (
         k_scales is None
-        and alibi_slopes is None
+        and alibi_slopes is sinks is None
         and _plain(q, k_cache, v_cache, softcap)
         and _held(k_cache, v_cache)
     )
@@ -215,6 +218,7 @@ def paged_decode_attention(
     window: int = 0,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
     k_scales: Tensor | None = None,
     v_scales: Tensor | None = None,
     k_zeros: Tensor | None = None,

@@ -40,8 +40,8 @@ def _seen(causal: bool, window: int, softcap: float, slopes: Tensor | None) -> d
     }
 
 
-def _packs(q: Tensor, k: Tensor, v: Tensor, max_q: int) -> bool:
-    return _plain(q, k, v) and max_q > 0
+def _packs(q: Tensor, k: Tensor, v: Tensor, max_q: int, sinks: Tensor | None) -> bool:
+    return sinks is None and _plain(q, k, v) and max_q > 0
 
 
 @limited(_packs)
@@ -58,6 +58,7 @@ def prefill_attention(
     window: int = 0,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Call flash_attn_varlen_func."""
     out: Tensor = flash_attn.flash_attn_varlen_func(
@@ -78,8 +79,10 @@ def _held(k_cache: Tensor, v_cache: Tensor) -> bool:
     return k_cache.shape[1] % 256 == 0 and k_cache.stride(3) == v_cache.stride(3) == 1
 
 
-def _paged_prefills(q: Tensor, k_cache: Tensor, v_cache: Tensor, max_q: int) -> bool:
-    return _plain(q, k_cache, v_cache) and _held(k_cache, v_cache) and max_q > 0
+def _paged_prefills(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, max_q: int, sinks: Tensor | None
+) -> bool:
+    return sinks is None and _plain(q, k_cache, v_cache) and _held(k_cache, v_cache) and max_q > 0
 
 
 @limited(_paged_prefills)
@@ -97,6 +100,7 @@ def paged_prefill_attention(
     window: int = 0,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
     k_scales: Tensor | None = None,
     v_scales: Tensor | None = None,
     k_zeros: Tensor | None = None,
@@ -119,8 +123,8 @@ def paged_prefill_attention(
     return out
 
 
-def _decodes(q: Tensor, k_cache: Tensor, v_cache: Tensor) -> bool:
-    return _plain(q, k_cache, v_cache) and _held(k_cache, v_cache)
+def _decodes(q: Tensor, k_cache: Tensor, v_cache: Tensor, sinks: Tensor | None) -> bool:
+    return sinks is None and _plain(q, k_cache, v_cache) and _held(k_cache, v_cache)
 
 
 @limited(_decodes)
@@ -135,6 +139,7 @@ def paged_decode_attention(
     window: int = 0,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
     k_scales: Tensor | None = None,
     v_scales: Tensor | None = None,
     k_zeros: Tensor | None = None,
@@ -153,8 +158,8 @@ def paged_decode_attention(
     return out[:, 0]
 
 
-def _dense(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
-    return _plain(q, k, v) and mask is None
+def _dense(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None) -> bool:
+    return sinks is None and _plain(q, k, v) and mask is None
 
 
 @limited(_dense)
@@ -166,6 +171,7 @@ def dense_attention(
     causal: bool,
     scale: float,
     softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Call flash_attn_func."""
     out: Tensor = flash_attn.flash_attn_func(

@@ -15,7 +15,7 @@ from torch import Tensor
 DTYPES = (torch.float32, torch.bfloat16)
 Maker = Callable[[torch.dtype], Iterator[tuple[str, dict[str, Any]]]]
 CASES: dict[str, Maker] = {}  # op -> function that yields a label and the arguments of each case
-FILES = ("tokens", "paged", "products")
+FILES = ("tokens", "paged", "products", "delta")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,10 @@ from dlinfer.registry import OPS, FusedOp
 
 Arguments = dict[str, Any]
 # Integers that are rounded, or chosen among values: their values depend on the type.
-BY_TYPE = frozenset("dynamic_quant rms_norm_w8a8 add_rms_norm_w8a8 moe_gating".split())
+BY_TYPE = frozenset(
+    "dynamic_quant rms_norm_w8a8 add_rms_norm_w8a8 moe_gating lightning_indexer fused_moe_w8a8 "
+    "linear_w8a8_static".split()
+)
 SAMPLES = 3  # of the envelope, which most cases do not need
 ONE_STEP = (1.0, 0.0)  # of int8: either neighbour of a half is correct
 
@@ -30,11 +33,20 @@ def wrong(case: Case, device: str = "cpu", kernel: Callable[..., Any] | None = N
     A `kernel` is called instead of the op.
     """
     op = OPS[case.op]
-    before = _copied(case.arguments)
-    given = _copied(case.arguments, device)
-    found = [*_results((kernel or op.overload)(**given)), *_written(op, given)]
+    given = copied(case.arguments, device)
+    return off(case, (kernel or op.overload)(**given), given)
+
+
+def off(case: Case, result: Any, given: Arguments) -> str:
+    """Return the error of a call's result, and of its arguments after it; "" when it is correct.
+
+    The arguments of the case are those from before the call.
+    """
+    op = OPS[case.op]
+    found = [*_results(result), *_written(op, given)]
     for name, value in given.items():
-        if isinstance(value, Tensor) and name not in op.written and not _same(value, before[name]):
+        before = case.arguments[name]
+        if isinstance(value, Tensor) and name not in op.written and not _same(value, before):
             return f"it changed {name}"
     expected = _expected(op, case, torch.float64)
     if len(found) != len(expected):
@@ -85,7 +97,7 @@ def failures(op: str, dtype: torch.dtype, device: str) -> Iterator[tuple[Case, s
 
 
 def _expected(op: FusedOp, case: Case, dtype: torch.dtype | None) -> list[Tensor]:
-    arguments = _copied(case.arguments)
+    arguments = copied(case.arguments)
     if dtype is not None:
         arguments = {name: _wide(value, dtype) for name, value in arguments.items()}
     return [*_results(op.meaning(**arguments)), *_written(op, arguments)]
@@ -115,7 +127,7 @@ def _written(op: FusedOp, arguments: Arguments) -> list[Tensor]:
     return [arguments[name] for name in op.written]
 
 
-def _copied(arguments: Arguments, device: str = "cpu") -> Arguments:
+def copied(arguments: Arguments, device: str = "cpu") -> Arguments:
     """Copy to a device with the layout preserved; memory between rows stays NaN."""
     return {
         name: _laid(value, device) if isinstance(value, Tensor) else value
@@ -132,5 +144,5 @@ def _laid(tensor: Tensor, device: str) -> Tensor:
 
 
 def _same(after: Tensor, before: Tensor) -> bool:
-    after = after.cpu()
+    after, before = after.cpu(), before.cpu()
     return bool(((after == before) | (after.isnan() & before.isnan())).all())

@@ -29,6 +29,7 @@ SEEN: dict[str, dict[str, Any]] = {
         "softcap": 20.0,
         "alibi_slopes": torch.tensor([0.5, 0.25, 0.1, 1]),
     },
+    "sinks": {"window": 3, "sinks": torch.tensor([0.5, -80.0, 3.0, 90.0])},
 }
 
 
@@ -91,9 +92,12 @@ def _fill_kv_cache(dtype: torch.dtype) -> Cases:
         small = {
             f"{n}_cache": torch.randint(-9, 9, (4, BLOCK, 2, 16), dtype=torch.int8) for n in "kv"
         }
-        scales = {f"{n}_scales": torch.rand(2, 16) / 32 + 0.01 for n in "kv"}
+        scales = {f"{n}_scales": torch.rand(2, 16) / 32 + 0.02 for n in "kv"}
         zeros = {f"{n}_zeros": torch.randint(-5, 5, (2, 1)).float() for n in "kv"}
         new = {n: draw(dtype, 5, 2, 16) for n in "kv"} | {"slots": torch.randperm(16)[:5]}
+        eight = {f"{n}_cache": draw(dtype, 4, BLOCK, 2, 16).to(torch.float8_e4m3fn) for n in "kv"}
+        yield "float8", {**new, **eight}
+        yield "float8, scaled", {**new, **eight, **scales, "slots": torch.tensor([3, -1, 9, 0, 15])}
         yield "quantised", {**new, **small, **scales}
         yield "quantised, with zeros", {**new, **small, **scales, **zeros}
 
@@ -123,6 +127,9 @@ def _paged_decode(dtype: torch.dtype) -> Cases:
     )
     given = paged(dtype, (200, 3), 2, 32, "NBHD", value_size=48)
     yield "long, other values", {"q": draw(dtype, 2, 4, 32), **given, "scale": 0.2}
+    given = paged(dtype, LENGTHS, 2, 32, "NHBD") | {"scale": 0.2}
+    yield "sinks", {"q": draw(dtype, len(LENGTHS), 4, 32), **given, **SEEN["sinks"]}
+    yield from _latent(dtype)
     given = paged(torch.float32, LENGTHS, 2, 16, "NBHD")
     for name in "kv":
         cache = given[f"{name}_cache"].nan_to_num(0.0)
@@ -130,6 +137,26 @@ def _paged_decode(dtype: torch.dtype) -> Cases:
         given[f"{name}_scales"] = torch.rand(2, 16) / 32 + 0.01
         given[f"{name}_zeros"] = torch.randint(-5, 5, (2, 1)).float()
     yield "quantised", {"q": draw(dtype, len(LENGTHS), 4, 16), **given, "scale": 0.2}
+    yield "float8", {"q": draw(dtype, len(LENGTHS), 4, 16), **_float8(dtype)}
+
+
+def _latent(dtype: torch.dtype) -> Cases:
+    """Queries over one cache of latents, whose first part is the values too."""
+    for heads, size, turned in ((16, 512, 64), (3, 36, 8)):
+        given = paged(dtype, LENGTHS, 1, size + turned, "NBHD")
+        given["v_cache"] = given["k_cache"][..., :size]
+        q = draw(dtype, len(LENGTHS), heads, size + turned)
+        yield f"latents, {heads} x {size} + {turned}", {"q": q, **given, "scale": 0.05}
+
+
+def _float8(dtype: torch.dtype) -> dict[str, Any]:
+    """Create caches of float8, with scales."""
+    given = paged(torch.float32, LENGTHS, 2, 16, "NBHD")
+    for name in "kv":
+        cache = (given[f"{name}_cache"] * 30).to(torch.float8_e4m3fn)
+        given[f"{name}_cache"] = cache
+        given[f"{name}_scales"] = torch.rand(2, 16) / 32 + 0.01
+    return given | {"scale": 0.2}
 
 
 @makes("paged_prefill_attention")
@@ -145,6 +172,7 @@ def _paged_prefill(dtype: torch.dtype) -> Cases:
     given = paged(dtype, lengths, 2, 32, "NBHD") | {"cu_q": bounds(new), "max_q": 9, "scale": 0.2}
     q = draw(dtype, sum(new), 4, 32)
     yield "all of them", {"q": q, **given, **SEEN["all of them"]}
+    yield "sinks", {"q": q, **given, **SEEN["sinks"]}
     yield "not causal, window", {"q": q, **given, "causal": False, "window": 3}
     yield "tokens of no sequence", {"q": torch.cat((q, q[:2])), **given}
     long = (20, 3, 33, 18)  # the third with more keys, the last with fewer
@@ -152,6 +180,7 @@ def _paged_prefill(dtype: torch.dtype) -> Cases:
     given |= {"max_q": max(long), "scale": 0.2}
     q = draw(dtype, sum(long), 4, 32)
     yield "long and short", {"q": q, **given}
+    yield "long, sinks", {"q": q, **given, "sinks": SEEN["sinks"]["sinks"]}
     yield "long and short, not causal", {"q": q, **given, "causal": False}
 
 
@@ -169,6 +198,8 @@ def _prefill(dtype: torch.dtype) -> Cases:
         yield f"more keys, causal {causal}", uneven
         seen = SEEN["all of them" if causal else "window"]
         yield f"not all seen, causal {causal}", _packed(dtype, (9,), 4, 2, 32) | seen | more
+        sinks = {"sinks": SEEN["sinks"]["sinks"]}
+        yield f"sinks, causal {causal}", _packed(dtype, (9, 30), 4, 2, 32) | sinks | more
     yield "more queries than keys", _packed(dtype, (4, 3), 4, 2, 16, (2, 0))
     packed = draw(dtype, 60, 8, 32)
     views = {"q": packed[:, :4], "k": packed[:, 4:6], "v": packed[:, 6:]}
@@ -212,6 +243,8 @@ def _dense(dtype: torch.dtype) -> Cases:
         seen = torch.rand(2, 1, 5, 9) < 0.7
         seen[0, 0, 1] = False  # a query that sees nothing
         yield f"{heads}/{shared}, mask of bools", given | {"mask": seen, "causal": False}
+        sinks = {"sinks": torch.randn(heads), "mask": seen, "causal": False}
+        yield f"{heads}/{shared}, sinks", given | sinks
         yield f"{heads}/{shared}, mask added", given | {"mask": draw(dtype, 1, heads, 5, 9)}
     heads_first = [draw(dtype, 2, 4, 5, 16).transpose(1, 2) for _ in range(3)]
     views = dict(zip("qkv", heads_first, strict=True))

@@ -53,6 +53,26 @@ def _weight_quant_matmul(dtype: torch.dtype) -> Cases:
         yield f"{label}, offset and bias", given | more
         yield f"{label}, many rows", given | more | {"x": draw(dtype, 20, 64)}
 
+    for group, scale in ((16, (8, 4)), (0, (8, 1)), (0, (1, 1)), (24, (1, 3)), (5, (2, 13))):
+        weight = (draw(torch.float32, 8, 64) * 4).to(torch.float8_e4m3fn)
+        weight.view(torch.uint8)[0, :9] = torch.tensor([0, 1, 7, 8, 126, 128, 129, 135, 254])
+        given = {"x": draw(dtype, 3, 64), "weight": weight, "group_size": group}
+        scales = torch.rand(scale) / 64
+        given["scale"] = scales
+        yield f"float8, groups of {group}, scales {scale}", given
+        yield (
+            f"float8, groups of {group}, scales {scale}, many rows",
+            given
+            | {
+                "x": draw(dtype, 20, 64),
+                "scale": scales.to(dtype),
+                "bias": draw(dtype, 8),
+            },
+        )
+    weight = torch.randint(0, 255, (5, 37), dtype=torch.uint8)
+    given = {"x": draw(dtype, 1, 74), "weight": weight, "group_size": 6}
+    yield "4 bits, odd sizes", given | {"scale": torch.rand(5, 13) / 64}
+
 
 @makes("dynamic_quant")
 def _dynamic_quant(dtype: torch.dtype) -> Cases:
@@ -75,6 +95,23 @@ def _linear_w8a8(dtype: torch.dtype) -> Cases:
         }
         yield f"{rows} rows", given
         yield f"{rows} rows, bias", given | {"bias": draw(dtype, 16)}
+
+
+@makes("linear_w8a8_static")
+def _linear_w8a8_static(dtype: torch.dtype) -> Cases:
+    for rows in (1, 20, 0):
+        given = {
+            "x": draw(dtype, rows, 64),
+            "weight": torch.randint(-127, 128, (16, 64), dtype=torch.int8),
+            "input_scale": torch.tensor([2.0**-5], dtype=dtype),  # exact: no numbers near a half
+            "input_offset": torch.tensor([-7], dtype=torch.int8),
+            "deq_scale": torch.rand(16) / 2**12,
+            "out_dtype": dtype,
+        }
+        yield f"{rows} rows", given
+        bias = torch.randint(-9000, 9000, (16,), dtype=torch.int32)
+        yield f"{rows} rows, bias", given | {"bias": bias}
+    yield "beyond int8", given | {"x": draw(dtype, 2, 3, 64) * 9}
 
 
 makes("rms_norm_w8a8")(_rms_norm)
@@ -110,3 +147,14 @@ def _fused_moe(dtype: torch.dtype) -> Cases:
                 "activation": activation,
             },
         )
+
+
+@makes("fused_moe_w8a8")
+def _fused_moe_w8a8(dtype: torch.dtype) -> Cases:
+    for (label, given), flat in zip(_fused_moe(dtype), (True, False, False), strict=True):
+        for name, size in (("gate_up", 24), ("down", 16)):
+            weight = given[name]
+            given[name] = torch.randint(-127, 128, weight.shape, dtype=torch.int8)
+            scale = torch.rand(4, size) / 2**8
+            given[f"{name}_scale"] = scale if flat else scale[..., None].to(dtype)
+        yield label, given

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 from dlinfer import fast_call
 
 # each module declares its ops
-from dlinfer.fused import activation, attention, cache, moe, norm, products, rotation  # noqa: F401
+from dlinfer.fused import (  # noqa: F401
+    activation,
+    attention,
+    cache,
+    delta,
+    moe,
+    norm,
+    products,
+    rotation,
+    sparse,
+)
 
 globals().update(fast_call.callables())
 

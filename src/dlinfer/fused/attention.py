@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dlinfer.fused.cache import restored
+from dlinfer.fused.cache import FLOAT8, restored
 from dlinfer.op import op, wide
 
 # Visibility of keys, equal in every op: `window` is the number of visible keys, to and with the
 # query's own, of a causal op (0: all); scores become softcap * tanh(score / softcap) unless it is
-# 0; alibi_slopes [heads] times the distance is subtracted.
-SEEN = "int window=0, float softcap=0.0, Tensor? alibi_slopes=None"
+# 0; alibi_slopes [heads] times the distance is subtracted. sinks [heads] are scores of one more
+# key, whose value is zero: they count in the sum of the exponentials alone.
+SEEN = "int window=0, float softcap=0.0, Tensor? alibi_slopes=None, Tensor? sinks=None"
 QUANTISED = (
     "Tensor? k_scales=None, Tensor? v_scales=None, Tensor? k_zeros=None, Tensor? v_zeros=None"
 )
@@ -37,6 +38,7 @@ def attend(
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
     bias: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Compute softmax(q @ k.T * scale …) @ v of [batch, tokens, heads, size], in float32 or wider.
 
@@ -58,7 +60,11 @@ def attend(
         scores = scores + bias
     scores = scores.masked_fill(hidden[:, None], -torch.inf)
     nothing = hidden.all(-1)[:, None, :, None]
-    weights = scores.masked_fill(nothing, 0.0).softmax(-1).masked_fill(nothing, 0.0)
+    scores = scores.masked_fill(nothing, 0.0)
+    if sinks is not None:
+        more = wide(sinks).to(scores.dtype)[None, :, None, None].expand(*scores.shape[:-1], 1)
+        scores = torch.cat((scores, more), -1)
+    weights = scores.softmax(-1)[..., : k.shape[1]].masked_fill(nothing, 0.0)
     parts = weights.unflatten(1, (shared, group))
     out = torch.einsum("bkgts,bskd->btkgd", parts, wide(v))
     return out.reshape(batch, tokens, heads, v.shape[-1]).to(q.dtype).contiguous()
@@ -102,6 +108,7 @@ def prefill_attention(
     window: int = 0,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attention inside each packed sequence; cu_q and cu_kv [sequences + 1] are their limits.
 
@@ -121,6 +128,7 @@ def prefill_attention(
                 hides(far, causal, window),
                 softcap,
                 alibi_slopes,
+                sinks=sinks,
             )[0]
     return out
 
@@ -132,7 +140,11 @@ def _gathered(cache: Tensor, block_table: Tensor, lengths: Tensor, longest: int)
     there = tokens < lengths[:, None]
     blocks = block_table[:, tokens // size] if longest else block_table[:, :0]
     blocks = torch.where(there, blocks, 0).long()
-    found = cache[blocks, (tokens % size).expand_as(blocks)]
+    places = (tokens % size).expand_as(blocks)
+    if cache.dtype == FLOAT8:  # as bytes: torch indexes few types of 8 bits
+        found = wide(cache.view(torch.uint8)[blocks, places].view(FLOAT8))
+    else:
+        found = cache[blocks, places]
     return torch.where(there[..., None, None], found, torch.zeros_like(found))
 
 
@@ -152,6 +164,7 @@ def paged_decode_attention(
     window: int = 0,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
     k_scales: Tensor | None = None,
     v_scales: Tensor | None = None,
     k_zeros: Tensor | None = None,
@@ -168,7 +181,8 @@ def paged_decode_attention(
     values = restored(_gathered(v_cache, block_table, lengths, longest), v_scales, v_zeros)
     far = (lengths[:, None] - 1 - torch.arange(longest, device=q.device))[:, None]
     hidden = hides(far, True, window)
-    return attend(q[:, None], keys, values, scale, far, hidden, softcap, alibi_slopes)[:, 0]
+    out = attend(q[:, None], keys, values, scale, far, hidden, softcap, alibi_slopes, sinks=sinks)
+    return out[:, 0]
 
 
 @op(
@@ -190,6 +204,7 @@ def paged_prefill_attention(
     window: int = 0,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
     k_scales: Tensor | None = None,
     v_scales: Tensor | None = None,
     k_zeros: Tensor | None = None,
@@ -216,12 +231,24 @@ def paged_prefill_attention(
             hides(far, causal, window),
             softcap,
             alibi_slopes,
+            sinks=sinks,
         )[0]
     return out
 
 
-def is_torchs(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, softcap: float) -> bool:
-    """Whether torch's own attention applies: no softcap, and its first query sees the first key."""
+def is_torchs(
+    q: Tensor,
+    k: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    softcap: float,
+    sinks: Tensor | None,
+) -> bool:
+    """Whether torch's own attention applies: no softcap, no sinks, and its first query sees the
+    first key.
+    """
+    if sinks is not None:
+        return False
     return not softcap and not (causal and (mask is not None or q.shape[1] != k.shape[1]))
 
 
@@ -251,9 +278,10 @@ def _in_graphs(
     causal: bool,
     scale: float,
     softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Any:
     """Call torch's own attention, which compilers recognise; not with a mask of bools."""
-    if not is_torchs(q, k, mask, causal, softcap) or (
+    if not is_torchs(q, k, mask, causal, softcap, sinks) or (
         mask is not None and mask.dtype == torch.bool
     ):
         return NotImplemented
@@ -261,7 +289,8 @@ def _in_graphs(
 
 
 @op(
-    "Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float scale, float softcap=0.0",
+    "Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float scale, float softcap=0.0, "
+    "Tensor? sinks=None",
     fake=_as_values,
     in_graphs=_in_graphs,
 )
@@ -273,6 +302,7 @@ def dense_attention(
     causal: bool,
     scale: float,
     softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attention over [batch, tokens, heads, size], for images, or a model without a cache.
 
@@ -285,7 +315,7 @@ def dense_attention(
         bias = wide(mask)
         if mask.dtype == torch.bool:
             bias = torch.zeros_like(mask, dtype=wide(q).dtype).masked_fill(~mask, -torch.inf)
-    out = attend(q, k, v, scale, far, hides(far, causal, 0), softcap, bias=bias)
+    out = attend(q, k, v, scale, far, hides(far, causal, 0), softcap, bias=bias, sinks=sinks)
     if mask is not None and mask.dtype == torch.bool:
         out = zero_where_hidden(out, mask)
     return out

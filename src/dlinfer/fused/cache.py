@@ -12,20 +12,25 @@ from torch import Tensor
 
 from dlinfer.op import op, wide
 
+FLOAT8 = torch.float8_e4m3fn
+LARGEST = 448.0  # of FLOAT8, which has no infinity
 
-def quantised(x: Tensor, scales: Tensor, zeros: Tensor | None) -> Tensor:
-    """Quantise x to int8: x / scale + zero; scales and zeros are [heads,
-    size] or expandable to it.
-    """
-    moved = wide(x) / scales
+
+def quantised(
+    x: Tensor, scales: Tensor | None, zeros: Tensor | None, dtype: torch.dtype = torch.int8
+) -> Tensor:
+    """Quantise x: x / scale + zero; scales and zeros are [heads, size] or expandable to it."""
+    moved = wide(x) if scales is None else wide(x) / scales
     moved = moved if zeros is None else moved + zeros
-    return moved.round().clamp(-128, 127).to(torch.int8)
+    if dtype == FLOAT8:
+        return moved.clamp(-LARGEST, LARGEST).to(dtype)
+    return moved.round().clamp(-128, 127).to(dtype) if dtype == torch.int8 else moved.to(dtype)
 
 
 def restored(x: Tensor, scales: Tensor | None, zeros: Tensor | None) -> Tensor:
     """Invert `quantised`, except for its rounding; return x itself when there are no scales."""
     if scales is None:
-        return x
+        return wide(x) if x.dtype == FLOAT8 else x
     moved = x.to(scales.dtype)
     return (moved if zeros is None else moved - zeros) * scales
 
@@ -49,7 +54,8 @@ def fill_kv_cache(
 ) -> None:
     """Write k and v [tokens, heads, size] to their slots [tokens]; a negative slot writes nothing.
 
-    With scales the caches hold int8: x / scale + zero, rounded.
+    With scales the caches hold int8 or float8_e4m3fn: x / scale + zero, rounded. Caches of
+    float8_e4m3fn need no scales; values beyond its range become its largest.
     """
     kept = slots >= 0
     places = slots[kept].long()
@@ -57,7 +63,8 @@ def fill_kv_cache(
         (k, k_cache, k_scales, k_zeros),
         (v, v_cache, v_scales, v_zeros),
     ):
-        rows = new[kept]
-        rows = rows.to(cache.dtype) if scales is None else quantised(rows, scales, zeros)
+        rows = quantised(new[kept], scales, zeros, cache.dtype)
         size = cache.shape[1]
+        if cache.dtype == FLOAT8:  # as bytes: torch indexes few types of 8 bits
+            cache, rows = cache.view(torch.uint8), rows.view(torch.uint8)
         cache[places // size, places % size] = rows

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dlinfer.fused.products import dynamic_quant, linear_w8a8
 from dlinfer.op import op, wide
 
 
@@ -81,10 +82,75 @@ def fused_moe(
     [tokens, chosen], from moe_gating. activation: silu or gelu.
     """
     act = ACTIVATIONS[activation]
+
+    def expert_of(rows: Tensor, expert: int) -> Tensor:
+        gate, up = F.linear(rows, gate_up[expert]).chunk(2, -1)
+        return F.linear(act(gate) * up, down[expert])
+
+    return mixed(x, weights, experts, expert_of)
+
+
+def mixed(
+    x: Tensor, weights: Tensor, experts: Tensor, expert_of: Callable[[Tensor, int], Tensor]
+) -> Tensor:
+    """Return the weighted sum of the results of each token's experts, `expert_of(rows, expert)`."""
     out = torch.zeros(x.shape, dtype=wide(x).dtype, device=x.device)
     for expert in experts.unique().tolist():
         token, place = (experts == expert).nonzero(as_tuple=True)
-        gate, up = F.linear(x[token], gate_up[expert]).chunk(2, -1)
-        made = F.linear(act(gate) * up, down[expert])
+        made = expert_of(x[token], expert)
         out.index_add_(0, token, made.to(out.dtype) * weights[token, place, None].to(out.dtype))
     return out.to(x.dtype)
+
+
+@op(
+    "Tensor x, Tensor gate_up, Tensor gate_up_scale, Tensor down, Tensor down_scale, "
+    'Tensor weights, Tensor experts, str activation="silu"',
+    fake=_as_x,
+)
+def fused_moe_w8a8(
+    x: Tensor,
+    gate_up: Tensor,
+    gate_up_scale: Tensor,
+    down: Tensor,
+    down_scale: Tensor,
+    weights: Tensor,
+    experts: Tensor,
+    activation: str = "silu",
+) -> Tensor:
+    """Compute `fused_moe` with weights and operands of int8: each product is `linear_w8a8` of
+    `dynamic_quant`, and its result is of x's type.
+
+    gate_up_scale [experts, 2 * inner] and down_scale [experts, size], or with one more dimension
+    of 1, are the scales of the weights.
+    """
+    return moe_w8a8(
+        x, gate_up, gate_up_scale, down, down_scale, weights, experts, activation,
+        dynamic_quant, linear_w8a8,
+    )  # fmt: skip
+
+
+def moe_w8a8(
+    x: Tensor,
+    gate_up: Tensor,
+    gate_up_scale: Tensor,
+    down: Tensor,
+    down_scale: Tensor,
+    weights: Tensor,
+    experts: Tensor,
+    activation: str,
+    quantise: Callable[..., Any],
+    product: Callable[..., Any],
+) -> Tensor:
+    """Compute `fused_moe_w8a8` by the given kernels of `dynamic_quant` and `linear_w8a8`."""
+    act = ACTIVATIONS[activation]
+
+    def by_int8(rows: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+        numbers, row_scale = quantise(rows)
+        found: Tensor = product(numbers, weight, row_scale, wide(scale).reshape(-1), x.dtype)
+        return found
+
+    def expert_of(rows: Tensor, expert: int) -> Tensor:
+        gate, up = by_int8(rows, gate_up[expert], gate_up_scale[expert]).chunk(2, -1)
+        return by_int8(act(gate) * up, down[expert], down_scale[expert])
+
+    return mixed(x, weights, experts, expert_of)

@@ -45,19 +45,29 @@ def weight_quant_matmul(
     bias: Tensor | None = None,
     group_size: int = 0,
 ) -> Tensor:
-    """Compute x @ ((weight + offset) * scale).T + bias, weight [out, in] of int8.
+    """Compute x @ ((weight + offset) * scale).T + bias, weight [out, in] of int8 or float8_e4m3fn.
 
     uint8 holds two numbers of 4 bits, [out, in / 2], the lower bits first. scale and offset are
-    [out, in / group_size]; one group when it is 0.
+    [out, in / group_size]; one group when it is 0. A scale with fewer rows has one for each
+    group_size rows of the weight, or one for all.
     """
     if weight.dtype == torch.uint8:
         weight = torch.stack((weight & 15, weight >> 4), -1).flatten(-2)
-    size = group_size or weight.shape[1]
-    groups = wide(scale).repeat_interleave(size, 1)
+    outer, inner = weight.shape
+    size = group_size or inner
+    groups = spread(wide(scale), group_size, outer).repeat_interleave(size, 1)[:, :inner]
     numbers = weight.to(groups.dtype)
     if offset is not None:
-        numbers = numbers + wide(offset).repeat_interleave(size, 1)
+        numbers = numbers + wide(offset).repeat_interleave(size, 1)[:, :inner]
     return F.linear(x, (numbers * groups).to(x.dtype), bias).contiguous()
+
+
+def spread(scale: Tensor, group_size: int, outer: int) -> Tensor:
+    """Return a scale with a row for each row of the weight."""
+    if scale.shape[0] == outer:
+        return scale
+    each = outer if scale.shape[0] == 1 else group_size
+    return scale.repeat_interleave(each, 0)[:outer]
 
 
 @op("Tensor x", "(Tensor, Tensor)")
@@ -90,6 +100,30 @@ def linear_w8a8(
     product = F.linear(a.double(), b.double())  # exact: 53 bits hold every sum of these products
     scaled = product * a_scale * b_scale.reshape(-1)
     return (scaled if bias is None else scaled + bias).to(out_dtype).contiguous()
+
+
+@op(
+    "Tensor x, Tensor weight, Tensor input_scale, Tensor input_offset, Tensor deq_scale, "
+    "ScalarType out_dtype, Tensor? bias=None",
+)
+def linear_w8a8_static(
+    x: Tensor,
+    weight: Tensor,
+    input_scale: Tensor,
+    input_offset: Tensor,
+    deq_scale: Tensor,
+    out_dtype: torch.dtype,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """Compute (a @ weight.T + bias) * deq_scale of a = x / input_scale + input_offset in int8.
+
+    input_scale and input_offset [1] are known before x is; weight [out, in] is of int8, bias [out]
+    of int32 and deq_scale [out] of float32. The product and the sum are exact in int32.
+    """
+    numbers = (wide(x) / wide(input_scale) + wide(input_offset)).round().clamp(-128, 127)
+    product = F.linear(numbers.double(), weight.double())  # exact, as in `linear_w8a8`
+    whole = product if bias is None else product + bias
+    return (whole * deq_scale.reshape(-1)).to(out_dtype).contiguous()
 
 
 @op("Tensor x, Tensor weight, float eps", "(Tensor, Tensor)")

@@ -52,10 +52,16 @@ def fill_kv_cache(
         )
 
 
-def _plain(q: Tensor, k: Tensor, v: Tensor, softcap: float, slopes: Tensor | None) -> bool:
+def _plain(q: Tensor, k: Tensor, v: Tensor, softcap: float, *scores: Tensor | None) -> bool:
     heads = k.shape[-2] and q.shape[-2] // k.shape[-2] <= 64
     sizes = q.shape[-1] == k.shape[-1] == v.shape[-1] <= 512
-    return bool(same(HALF, q, k, v) and heads and sizes and not softcap and slopes is None)
+    return bool(
+        same(HALF, q, k, v)
+        and heads
+        and sizes
+        and not softcap
+        and not any(t is not None for t in scores)
+    )
 
 
 def _attended(q: Tensor, k: Tensor, v: Tensor, heads: int, shared: int, **how: Any) -> Tensor:
@@ -78,8 +84,14 @@ def _packs(
     window: int,
     softcap: float,
     alibi_slopes: Tensor | None,
+    sinks: Tensor | None,
 ) -> bool:
-    return _plain(q, k, v, softcap, alibi_slopes) and not window and max_q <= max_kv and max_q > 0
+    return (
+        _plain(q, k, v, softcap, alibi_slopes, sinks)
+        and not window
+        and max_q <= max_kv
+        and max_q > 0
+    )
 
 
 @limited(_packs)
@@ -96,6 +108,7 @@ def prefill_attention(
     window: int = 0,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Layout TND: lengths are the ends of the sequences, as numbers on the host."""
     tokens, ends, kv_ends = q.shape[0], cu_q[1:].tolist(), cu_kv[1:].tolist()
@@ -136,9 +149,10 @@ def _decodes(
     window: int,
     softcap: float,
     alibi_slopes: Tensor | None,
+    sinks: Tensor | None,
     k_scales: Tensor | None,
 ) -> bool:
-    plain = _plain(q, k_cache, v_cache, softcap, alibi_slopes) and q.shape[0] > 0
+    plain = _plain(q, k_cache, v_cache, softcap, alibi_slopes, sinks) and q.shape[0] > 0
     return plain and _held(k_cache, v_cache, 16) and not window and k_scales is None
 
 
@@ -154,6 +168,7 @@ def paged_decode_attention(
     window: int = 0,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
     k_scales: Tensor | None = None,
     v_scales: Tensor | None = None,
     k_zeros: Tensor | None = None,
@@ -184,9 +199,10 @@ def _paged_prefills(
     window: int,
     softcap: float,
     alibi_slopes: Tensor | None,
+    sinks: Tensor | None,
     k_scales: Tensor | None,
 ) -> bool:
-    plain = _plain(q, k_cache, v_cache, softcap, alibi_slopes) and max_q > 0
+    plain = _plain(q, k_cache, v_cache, softcap, alibi_slopes, sinks) and max_q > 0
     return plain and _held(k_cache, v_cache, 128) and not window and k_scales is None
 
 
@@ -205,6 +221,7 @@ def paged_prefill_attention(
     window: int = 0,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
     k_scales: Tensor | None = None,
     v_scales: Tensor | None = None,
     k_zeros: Tensor | None = None,
@@ -235,10 +252,16 @@ def paged_prefill_attention(
 
 
 def _dense(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, softcap: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    softcap: float,
+    sinks: Tensor | None,
 ) -> bool:
     masked = mask is None or (mask.dtype == torch.bool and not causal and mask.shape[1:2] == (1,))
-    return _plain(q, k, v, softcap, None) and masked and q.numel() > 0
+    return _plain(q, k, v, softcap, sinks) and masked and q.numel() > 0
 
 
 @limited(_dense)
@@ -250,6 +273,7 @@ def dense_attention(
     causal: bool,
     scale: float,
     softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Layout BSND; true in a mask means hidden for this op."""
     how = _causal(causal, q.device)

@@ -66,13 +66,15 @@ def _cached(
     v_scales: Tensor | None,
     k_zeros: Tensor | None,
     v_zeros: Tensor | None,
+    sinks: Tensor | None,
 ) -> bool:
     """Whether the kernels support such a cache."""
     k, v, quantised = k_cache, v_cache, k_scales is not None
     alike = quantised == (v_scales is not None) and (k_zeros is None) == (v_zeros is None)
     kinds = k.dtype == v.dtype == torch.int8 and same(q) if quantised else same(q, k, v)
     return (
-        alike
+        sinks is None
+        and alike
         and kinds
         and k.dim() == v.dim() == 4
         and k.shape[:2] == v.shape[:2]
@@ -125,6 +127,7 @@ def paged_decode_attention(
     window: int = 0,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
     k_scales: Tensor | None = None,
     v_scales: Tensor | None = None,
     k_zeros: Tensor | None = None,
@@ -218,8 +221,8 @@ def tiles(item: int, largest: int, max_q: int) -> tuple[int, int, int, int]:
     return 128, 64, 8, 3
 
 
-def _prefills(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    return same(q, k, v) and k.dim() == v.dim() == 3 and _sizes(q, k, v)
+def _prefills(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> bool:
+    return sinks is None and same(q, k, v) and k.dim() == v.dim() == 3 and _sizes(q, k, v)
 
 
 def _is_flash(q: Tensor, k: Tensor, v: Tensor, seen: Visibility, largest: int) -> bool:
@@ -266,6 +269,7 @@ def prefill_attention(
     window: int = 0,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Call torch's own kernel where it applies, else a program for each head of a
     tile of queries.
@@ -291,6 +295,7 @@ def paged_prefill_attention(
     window: int = 0,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
     k_scales: Tensor | None = None,
     v_scales: Tensor | None = None,
     k_zeros: Tensor | None = None,
@@ -310,6 +315,7 @@ def dense_attention(
     causal: bool,
     scale: float,
     softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Call torch's own kernel; a query whose mask hides all keys gives zeros."""
     out = by_torch(q, k, v, mask, causal, scale)

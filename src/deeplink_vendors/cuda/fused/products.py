@@ -33,6 +33,7 @@ def _restores(x: Tensor, weight: Tensor, scale: Tensor, offset: Tensor | None) -
         x.dtype in FLOATS
         and weight.dtype in (torch.int8, torch.uint8)
         and weight.dim() == scale.dim() == 2
+        and weight.shape[0] == scale.shape[0]
         and weight.stride(1) == 1
         and scale.dtype in FLOATS
         and (offset is None or (offset.shape == scale.shape and offset.dtype in FLOATS))

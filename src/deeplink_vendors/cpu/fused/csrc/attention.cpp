@@ -21,7 +21,7 @@ struct How {
   bool causal;
   int64_t window;
   double softcap;
-  const float* slopes;
+  const float *slopes, *sinks;  // for each head, or null
 };
 
 // The keys and values of all sequences.
@@ -89,10 +89,12 @@ void attend_all(const std::vector<Query>& queries, const Stored& s, const How& h
     call.total = call.largest + parts * group;
   };
   const auto finish = [&](float* base, int64_t task) {
-    char* to = address(out) + (queries[task / s.heads].token * s.heads + task % s.heads) * group * value_size * item;
+    const int64_t first = task % s.heads * group;
+    char* to = address(out) + (queries[task / s.heads].token * heads + first) * value_size * item;
     for (const auto g : c10::irange(group)) {
       float* largest = base + parts * group * value_size + g;
-      k.merge[type](base + g * value_size, largest, largest + parts * group, parts, group, value_size, to + g * value_size * item);
+      k.merge[type](base + g * value_size, largest, largest + parts * group, parts, group, value_size, how.sinks ? how.sinks + first + g : nullptr,
+                    to + g * value_size * item);
     }
   };
   at::parallel_for(0, tasks * parts, 1, [&](int64_t begin, int64_t end) {
@@ -114,12 +116,14 @@ void attend_all(const std::vector<Query>& queries, const Stored& s, const How& h
     for (const auto task : c10::irange(tasks)) finish(results.get() + task * parts * room, task);
 }
 
-std::string not_attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t dims, const Maybe& slopes, const Maybe& scales) {
+std::string not_attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t dims, const Maybe& slopes, const Maybe& sinks,
+                          const Maybe& scales) {
   if (scales) return "its kernel does not read a quantised cache";
   const std::string why = mixed({&q, &k, &v});
   if (!why.empty()) return why;
   if (q.dim() != 3 || k.dim() != dims || v.dim() != dims) return "its kernel requires queries [tokens, heads, size]";
   if (slopes && slopes->numel() != q.size(1)) return "its kernel requires a slope for each head";
+  if (sinks && sinks->numel() != q.size(1)) return "its kernel requires a sink for each head";
   const int64_t shared = k.size(dims - 2);
   if (!shared || q.size(1) % shared || v.size(dims - 2) != shared || k.size(dims - 1) != q.size(2)) return "heads or sizes do not fit";
   return "";
@@ -148,9 +152,11 @@ std::optional<Tensor> as_float(const Maybe& slopes) {
   return slopes ? std::optional<Tensor>(slopes->to(at::kFloat).contiguous()) : std::nullopt;
 }
 
+const float* numbers_of(const Maybe& t) { return t ? t->const_data_ptr<float>() : nullptr; }
+
 // Whether torch's own kernel, which works in blocks of queries, supports the call and is faster.
 bool blocked(const How& how, bool equal_sizes, int64_t queries, int64_t keys) {
-  const bool simple = !how.window && how.softcap == 0 && !how.slopes && equal_sizes;
+  const bool simple = !how.window && how.softcap == 0 && !how.slopes && !how.sinks && equal_sizes;
   return simple && queries >= kLong && keys >= kLong && (!how.causal || queries <= keys);
 }
 
@@ -172,20 +178,20 @@ Tensor gathered(const Tensor& cache, const Tensor& blocks, int64_t keys) {
 
 Tensor paged_decode_attention(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& block_table,
                               const Tensor& kv_lens, int64_t max_kv, double scale, int64_t window, double softcap,
-                              const Maybe& slopes, const Maybe& k_scales, const Maybe& v_scales, const Maybe& k_zeros,
+                              const Maybe& slopes, const Maybe& sinks, const Maybe& k_scales, const Maybe& v_scales, const Maybe& k_zeros,
                               const Maybe& v_zeros) {
   const char* name = "paged_decode_attention";
   std::string why;
   if (!bypassed) {
-    why = not_attention(q, k_cache, v_cache, 4, slopes, k_scales);
+    why = not_attention(q, k_cache, v_cache, 4, slopes, sinks, k_scales);
     if (why.empty()) why = not_cache(k_cache, v_cache, block_table);
   }
   if (bypassed || !why.empty())
     return otherwise<Tensor>(name, why, q, k_cache, v_cache, block_table, kv_lens, max_kv, scale, window, softcap,
-                             slopes, k_scales, v_scales, k_zeros, v_zeros);
+                             slopes, sinks, k_scales, v_scales, k_zeros, v_zeros);
   const Whole table(block_table), lengths(kv_lens);
   const Tensor queries = dense(q);
-  const Maybe bent = as_float(slopes);
+  const Maybe bent = as_float(slopes), drained = as_float(sinks);
   const Stored stored{k_cache, v_cache, &table, k_cache.size(2), k_cache.size(1), block_table.size(1)};
   const int64_t item = q.element_size();
   std::vector<Query> all(q.size(0));
@@ -195,28 +201,28 @@ Tensor paged_decode_attention(const Tensor& q, const Tensor& k_cache, const Tens
     all[row] = {address(queries) + row * queries.stride(0) * item, queries.stride(1), row, row, 0, keys, keys - 1};
   }
   Tensor out = room_for(q, v_cache.size(3));
-  attend_all(all, stored, {scale, true, window, softcap, bent ? bent->const_data_ptr<float>() : nullptr}, q.size(1), out);
+  attend_all(all, stored, {scale, true, window, softcap, numbers_of(bent), numbers_of(drained)}, q.size(1), out);
   return out;
 }
 
 Tensor paged_prefill_attention(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& block_table,
                                const Tensor& cu_q, const Tensor& kv_lens, int64_t max_q, int64_t max_kv, double scale,
-                               bool causal, int64_t window, double softcap, const Maybe& slopes, const Maybe& k_scales,
+                               bool causal, int64_t window, double softcap, const Maybe& slopes, const Maybe& sinks, const Maybe& k_scales,
                                const Maybe& v_scales, const Maybe& k_zeros, const Maybe& v_zeros) {
   const char* name = "paged_prefill_attention";
   std::string why;
   if (!bypassed) {
-    why = not_attention(q, k_cache, v_cache, 4, slopes, k_scales);
+    why = not_attention(q, k_cache, v_cache, 4, slopes, sinks, k_scales);
     if (why.empty()) why = not_cache(k_cache, v_cache, block_table);
   }
   if (bypassed || !why.empty())
     return otherwise<Tensor>(name, why, q, k_cache, v_cache, block_table, cu_q, kv_lens, max_q, max_kv, scale, causal,
-                             window, softcap, slopes, k_scales, v_scales, k_zeros, v_zeros);
+                             window, softcap, slopes, sinks, k_scales, v_scales, k_zeros, v_zeros);
   const Whole table(block_table), lengths(kv_lens), bounds(cu_q);
   const Tensor queries = dense(q);
-  const Maybe bent = as_float(slopes);
+  const Maybe bent = as_float(slopes), drained = as_float(sinks);
   const Stored stored{k_cache, v_cache, &table, k_cache.size(2), k_cache.size(1), block_table.size(1)};
-  const How how{scale, causal, window, softcap, bent ? bent->const_data_ptr<float>() : nullptr};
+  const How how{scale, causal, window, softcap, numbers_of(bent), numbers_of(drained)};
   const int64_t item = q.element_size();
   Tensor out = room_for(q, v_cache.size(3));
   if (!covers(bounds, cu_q.numel(), q.size(0))) out.zero_();
@@ -239,17 +245,17 @@ Tensor paged_prefill_attention(const Tensor& q, const Tensor& k_cache, const Ten
 
 Tensor prefill_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& cu_q, const Tensor& cu_kv,
                          int64_t max_q, int64_t max_kv, double scale, bool causal, int64_t window, double softcap,
-                         const Maybe& slopes) {
+                         const Maybe& slopes, const Maybe& sinks) {
   const char* name = "prefill_attention";
-  const std::string why = bypassed ? "" : not_attention(q, k, v, 3, slopes, std::nullopt);
+  const std::string why = bypassed ? "" : not_attention(q, k, v, 3, slopes, sinks, std::nullopt);
   if (bypassed || !why.empty())
-    return otherwise<Tensor>(name, why, q, k, v, cu_q, cu_kv, max_q, max_kv, scale, causal, window, softcap, slopes);
+    return otherwise<Tensor>(name, why, q, k, v, cu_q, cu_kv, max_q, max_kv, scale, causal, window, softcap, slopes, sinks);
   const Whole q_bounds(cu_q), kv_bounds(cu_kv);
   TORCH_CHECK_INDEX(cu_q.numel() == cu_kv.numel() && cu_q.numel(), name, ": the bounds of queries and keys differ in number");
   const Tensor queries = dense(q);
   const Stored stored{dense(k), dense(v), nullptr, k.size(1), 0, 0};
-  const Maybe bent = as_float(slopes);
-  const How how{scale, causal, window, softcap, bent ? bent->const_data_ptr<float>() : nullptr};
+  const Maybe bent = as_float(slopes), drained = as_float(sinks);
+  const How how{scale, causal, window, softcap, numbers_of(bent), numbers_of(drained)};
   const int64_t item = q.element_size(), rows = cu_q.numel() - 1;
   Tensor out = room_for(q, v.size(2));
   if (!covers(q_bounds, cu_q.numel(), q.size(0))) out.zero_();

@@ -27,6 +27,38 @@ struct Attend {
   float *out, *largest, *total;  // [group, value_size] before division by total, [group], [group]
 };
 
+// The tokens of a sequence in one head of the gated delta rule.
+struct Delta {
+  const void *q, *k, *v;  // of this head, `…_token` elements from token to token
+  int64_t q_token, k_token, v_token;
+  const float *decay, *beta;  // `gate_token` from token to token
+  int64_t gate_token;
+  float* state;  // [size, value_size]
+  void* out;
+  int64_t out_token, tokens, size, value_size;
+  float scale;
+  bool normalise;
+  float* room;  // for 2 * (size + value_size) numbers
+};
+
+constexpr int64_t kTaps = 8;  // maximum width of a convolution
+
+// The tokens of a sequence in some channels of a causal convolution.
+struct Conv {
+  const void* x;  // [tokens, channels]
+  int64_t x_token;
+  const void *weight, *bias;  // [channels, width]; [channels] or null
+  int64_t width;
+  void* state;  // the last inputs [channels, length], or null: zeros, which are not kept
+  int64_t state_channel, length;
+  bool fresh, silu;  // fresh: the state counts as zeros
+  void* out;
+  int64_t out_token, tokens, from, to;
+};
+
+// The storage of quantised weights.
+enum class Packing { whole, nibbles, float8 };
+
 constexpr int64_t kPanel = 256, kMost = 32;  // maximum columns, and maximum rows of x, of one call of `columns`
 // The columns of a call for so many rows: with few rows, as many as the first-level cache holds sums for;
 // fewer for bfloat16, which is converted to float for each row.
@@ -42,8 +74,9 @@ struct Kernels {
                     int64_t size, int64_t turned, bool interleaved);
   void (*attend[2])(const Attend& call);
   // the result of one head from the parts of its keys, which are `heads` heads apart
+  // `sink`: the score of a key whose value is zero, or null
   void (*merge[2])(float* out, const float* largest, const float* total, int64_t parts, int64_t heads,
-                   int64_t value_size, void* result);
+                   int64_t value_size, const float* sink, void* result);
   // products of few rows of x [rows, inner] with the rows of w, each of which is read once: y [rows, outer]
   void (*linear[2])(const float* x, const void* w, int64_t w_row, const void* bias, void* y, int64_t rows, int64_t from,
                     int64_t to, int64_t inner, int64_t outer);
@@ -58,9 +91,11 @@ struct Kernels {
   // products of rows of a with rows of b, exact: out [rows, outer]
   void (*int8_products)(const int8_t* a, const int8_t* b, int64_t b_row, int32_t* out, int64_t rows, int64_t from, int64_t to,
                         int64_t inner, int64_t outer);
-  // a row of weights in 8 or 4 bits: (w + offset) * scale, by groups
-  void (*restore[2])(const void* weight, bool four, const void* scale, const void* offset, int64_t group, void* out, int64_t n);
+  // a row of weights in 8 or 4 bits: (w + offset) * scale, by groups; 2 is bfloat16 with float scales
+  void (*restore[3])(const void* weight, Packing stored, const void* scale, const void* offset, int64_t group, void* out, int64_t n);
   void (*add_scaled[2])(const void* x, float share, float* out, int64_t n);  // out += share * x
+  void (*delta[2])(const Delta& call);
+  void (*conv[2])(const Conv& call);
 };
 
 const Kernels& plain_kernels();

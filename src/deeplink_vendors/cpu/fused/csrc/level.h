@@ -319,6 +319,7 @@ void linear(const float* x, const void* w_, int64_t w_row, const void* bias, voi
 
 #include "level_columns.h"
 #include "level_products.h"
+#include "level_delta.h"
 
 }  // namespace
 
@@ -336,8 +337,10 @@ const Kernels table = {
     {gelu_and_mul<float>, gelu_and_mul<bf16>},
     {quantise<float>, quantise<bf16>},
     int8_products,
-    {restore<float>, restore<bf16>},
+    {restore<float, float>, restore<bf16, bf16>, restore<bf16, float>},
     {add_scaled<float>, add_scaled<bf16>},
+    {delta<float>, delta<bf16>},
+    {conv<float>, conv<bf16>},
 };
 
 }  // namespace LEVEL

@@ -123,10 +123,11 @@ void attend(const Attend& call) {
 // Accumulates into the first part's buffer, then into the result.
 template <class T>
 void merge(float* out, const float* largest, const float* total, int64_t parts, int64_t heads, int64_t value_size,
-           void* result_) {
+           const float* sink, void* result_) {
   T* result = (T*)result_;
-  float top = -kInfinity, whole = 0;
+  float top = sink ? *sink : -kInfinity, whole = 0;
   for (int64_t p = 0; p < parts; p++) top = largest[p * heads] > top ? largest[p * heads] : top;
+  if (sink) whole = exponential(*sink - top);
   for (int64_t p = 0; p < parts; p++)
     if (total[p * heads] != 0) whole += total[p * heads] * exponential(largest[p * heads] - top);
   for (int64_t p = 0; p < parts; p++) {

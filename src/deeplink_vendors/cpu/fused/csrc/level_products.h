@@ -123,32 +123,77 @@ inline void int8_products(const int8_t* a, const int8_t* b, int64_t b_row, int32
   part(Count<1>{});
 }
 
-// Converts a row of weights in 8 or 4 bits to the type T: (w + offset) * scale, by groups.
-template <class T>
-void restore(const void* weight, bool four, const void* scale_, const void* offset_, int64_t group, void* out_, int64_t n) {
-  const T *scales = (const T*)scale_, *offsets = (const T*)offset_;
-  T* out = (T*)out_;
+// The numbers of a row of quantised weights, by their storage: W from an even index on, and one.
+inline F numbers(Count<int(Packing::whole)>, const uint8_t* w, int64_t i) {
   typedef int8_t B __attribute__((vector_size(W)));
   typedef int16_t Double __attribute__((vector_size(W * 2)));
+  B bytes;
+  __builtin_memcpy(&bytes, w + i, sizeof bytes);
+  // in steps, because only those are vectorised
+  return __builtin_convertvector(__builtin_convertvector(__builtin_convertvector(bytes, Double), I), F);
+}
+inline float number(Count<int(Packing::whole)>, const uint8_t* w, int64_t i) { return float(int8_t(w[i])); }
+
+inline F numbers(Count<int(Packing::nibbles)>, const uint8_t* w, int64_t i) {
+  // a lane holds the word of its 8 numbers, and shifts its own down
+#if WIDTH == 4
+  const U shifts = {0, 4, 8, 12};
+  uint16_t word;
+  __builtin_memcpy(&word, w + i / 2, sizeof word);
+  const U words = U{} + word;
+#elif WIDTH == 8
+  const U shifts = {0, 4, 8, 12, 16, 20, 24, 28};
+  uint32_t word;
+  __builtin_memcpy(&word, w + i / 2, sizeof word);
+  const U words = U{} + word;
+#else
+  const U shifts = {0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28};
+  const I upper = {0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1};
+  uint32_t word[2];
+  __builtin_memcpy(word, w + i / 2, sizeof word);
+  const U words = upper ? U{} + word[1] : U{} + word[0];
+#endif
+  return __builtin_convertvector((I)((words >> shifts) & 15), F);
+}
+inline float number(Count<int(Packing::nibbles)>, const uint8_t* w, int64_t i) { return float((w[i / 2] >> (i % 2 * 4)) & 15); }
+
+// e4m3: the exponent's bias becomes that of float; without exponent the value is a multiple of 2^-9
+inline F float8(U bytes) {
+  const U low = bytes & 0x7f, sign = (bytes & 0x80) << 24;
+  const F normal = (F)((low << 20) + (120u << 23)), small = __builtin_convertvector((I)low, F) * 0.001953125f;
+  const F size = low < 8 ? small : normal;
+  return (F)((low == 0x7f ? U{} + 0x7fc00000 : (U)size) | sign);
+}
+inline F numbers(Count<int(Packing::float8)>, const uint8_t* w, int64_t i) {
+  typedef uint8_t B __attribute__((vector_size(W)));
+  typedef uint16_t Double __attribute__((vector_size(W * 2)));
+  B bytes;
+  __builtin_memcpy(&bytes, w + i, sizeof bytes);
+  return float8(__builtin_convertvector(__builtin_convertvector(bytes, Double), U));
+}
+inline float number(Count<int(Packing::float8)>, const uint8_t* w, int64_t i) { return float8(U{} + w[i])[0]; }
+
+template <class T, class S, class Kind>
+void restore_groups(Kind stored, const uint8_t* w, const S* scales, const S* offsets, int64_t group, T* out, int64_t n) {
   for (int64_t begin = 0; begin < n; begin += group) {
     const int64_t end = begin + group < n ? begin + group : n;
     const float scale = one(scales + begin / group), offset = offsets ? one(offsets + begin / group) : 0.f;
     int64_t i = begin;
-    if (four) {
-      const uint8_t* w = (const uint8_t*)weight;
-      for (; i < end; i++) put(out + i, (float((w[i / 2] >> (i % 2 * 4)) & 15) + offset) * scale);
-      continue;
-    }
-    const int8_t* w = (const int8_t*)weight;
-    for (; i + W <= end; i += W) {
-      B bytes;
-      __builtin_memcpy(&bytes, w + i, sizeof bytes);
-      // in steps, because only those are vectorised
-      const I whole = __builtin_convertvector(__builtin_convertvector(bytes, Double), I);
-      store(out + i, (__builtin_convertvector(whole, F) + offset) * scale);
-    }
-    for (; i < end; i++) put(out + i, (float(w[i]) + offset) * scale);
+    if (begin % 2 == 0)
+      for (; i + W <= end; i += W) store(out + i, (numbers(stored, w, i) + offset) * scale);
+    for (; i < end; i++) put(out + i, (number(stored, w, i) + offset) * scale);
   }
+}
+
+// Converts a row of weights in 8 or 4 bits to the type T: (w + offset) * scale, by groups.
+template <class T, class S>
+void restore(const void* weight, Packing stored, const void* scale, const void* offset, int64_t group, void* out, int64_t n) {
+  const auto run = [&](auto kind) {
+    restore_groups<T, S>(kind, (const uint8_t*)weight, (const S*)scale, (const S*)offset, group, (T*)out, n);
+  };
+  if (stored == Packing::whole) run(Count<int(Packing::whole)>{});
+  if (stored == Packing::nibbles) run(Count<int(Packing::nibbles)>{});
+  if (stored == Packing::float8) run(Count<int(Packing::float8)>{});
 }
 
 // out += share * x

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/repeat_interleave.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/irange.h>
 #include <torch/library.h>
@@ -123,30 +124,52 @@ Tensor linear_w8a8(const Tensor& a, const Tensor& b, const Tensor& a_scale, cons
   return out == at::kFloat ? y : y.to(out);
 }
 
-std::string not_restored(const Tensor& x, const Tensor& weight, const Tensor& scale, const Maybe& offset, const Maybe& bias, int64_t group) {
-  std::string why = mixed({&x, &scale});
-  if (why.empty() && offset) why = mixed({&x, &*offset});
+std::optional<Packing> stored_as(const Tensor& weight) {
+  switch (weight.scalar_type()) {
+    case at::kChar:
+      return Packing::whole;
+    case at::kByte:
+      return Packing::nibbles;
+    case at::kFloat8_e4m3fn:
+      return Packing::float8;
+    default:
+      return std::nullopt;
+  }
+}
+
+// A scale with a row for each row of the weight.
+Tensor spread(const Tensor& scale, int64_t group, int64_t outer) {
+  if (scale.size(0) == outer) return scale.contiguous();
+  return scale.repeat_interleave(scale.size(0) == 1 ? outer : group, 0).slice(0, 0, outer).contiguous();
+}
+
+std::string not_restored(const Tensor& x, const Tensor& weight, const Tensor& scale, const Maybe& offset, int64_t group) {
+  std::string why = wrong_type(x);
+  if (why.empty() && scale.scalar_type() != at::kFloat) why = mixed({&x, &scale});
+  if (why.empty() && offset) why = mixed({&scale, &*offset});
   if (!why.empty()) return why;
-  const bool four = weight.scalar_type() == at::kByte;
-  if (!four && weight.scalar_type() != at::kChar) return "its kernel has weights of int8 and uint8";
+  const auto stored = stored_as(weight);
+  if (!stored) return "its kernel has weights of int8, uint8 and float8_e4m3fn";
   if (x.dim() == 0 || weight.dim() != 2 || scale.dim() != 2 || weight.stride(1) != 1) return "its kernel requires [..., in], [out, in] and [out, groups]";
-  const int64_t inner = x.size(-1), size = group ? group : inner;
-  if (!inner || weight.size(1) * (four ? 2 : 1) != inner || scale.size(0) != weight.size(0) || scale.size(1) != (inner + size - 1) / size)
-    return "its kernel requires a scale for each group";
+  const int64_t inner = x.size(-1), outer = weight.size(0), size = group ? group : inner;
+  const bool rows = scale.size(0) == outer || scale.size(0) == 1 || (group && scale.size(0) == (outer + group - 1) / group);
+  if (!inner || weight.size(1) * (*stored == Packing::nibbles ? 2 : 1) != inner || !rows || scale.size(1) != (inner + size - 1) / size)
+    return "its kernel requires groups of one size";
   return offset && offset->sizes() != scale.sizes() ? "its kernel requires an offset for each scale" : "";
 }
 
 Tensor weight_quant_matmul(const Tensor& x, const Tensor& weight, const Tensor& scale, const Maybe& offset, const Maybe& bias, int64_t group) {
-  const std::string why = bypassed ? "" : not_restored(x, weight, scale, offset, bias, group);
+  const std::string why = bypassed ? "" : not_restored(x, weight, scale, offset, group);
   if (bypassed || !why.empty()) return otherwise<Tensor>("weight_quant_matmul", why, x, weight, scale, offset, bias, group);
-  const bool four = weight.scalar_type() == at::kByte;
-  const Tensor scales = scale.contiguous(), offsets = offset ? offset->contiguous() : Tensor();
+  const Packing stored = *stored_as(weight);
   const int64_t inner = x.size(-1), outer = weight.size(0), rows = x.numel() / inner, size = group ? group : inner;
-  const int64_t item = x.element_size(), groups = scales.size(1), steps = (outer + kTogether - 1) / kTogether;
+  const Tensor scales = spread(scale, group, outer), offsets = offset ? spread(*offset, group, outer) : Tensor();
+  const int64_t item = x.element_size(), row = scales.size(1) * scales.element_size(), steps = (outer + kTogether - 1) / kTogether;
   const int type = kind(x);
+  const auto kernel = kernels().restore[kind(x) == kind(scales) ? type : 2];
   const auto restore = [&](int64_t n, char* to) {
-    kernels().restore[type](address(weight) + n * weight.stride(0), four, address(scales) + n * groups * item,
-                            offset ? address(offsets) + n * groups * item : nullptr, size, to, inner);
+    kernel(address(weight) + n * weight.stride(0), stored, address(scales) + n * row, offset ? address(offsets) + n * row : nullptr, size,
+           to, inner);
   };
   const bool plain_bias = !bias || (bias->scalar_type() == x.scalar_type() && bias->dim() == 1 && bias->size(0) == outer);
   if (rows > kRestoreFew || !plain_bias || !rows) {
