@@ -39,7 +39,7 @@ ORDER: dict[str, tuple[str, ...]] = {
     ),
     "dlinfer": (
         "layout", "registry", "fast_call", "kernels", "op", "fused", "ops", "cache", "weights",
-        "framework", "conformance",
+        "capture", "conformance", "observe", "framework",
     ),
     "dicp": (
         "torch_internals", "conversion", "emitter", "fused", "backend", "dynamo_bridge",

@@ -38,7 +38,7 @@ class Captured:
         bound = self._signature.bind(*args, **kwargs)
         leaves, spec, kept = self._leaves(bound)
         device = next((leaf.device for leaf in leaves if isinstance(leaf, Tensor)), None)
-        if device is None or not hasattr(torch.get_device_module(device), _graph_of(device)):
+        if device is None or not graph_of(device):
             return self.step(*args, **kwargs)
         key = (device, str(spec), *map(_known, leaves, kept))
         found = self.recordings.get(key)
@@ -77,7 +77,7 @@ class Captured:
             for _ in range(WARM):
                 self.step(*bound.args, **bound.kwargs)
         module.current_stream(device).wait_stream(side)
-        graph = getattr(module, _graph_of(device))()
+        graph = getattr(module, graph_of(device))()
         with module.graph(graph):
             result = self.step(*bound.args, **bound.kwargs)
         return Recording(graph, places, result)
@@ -94,8 +94,10 @@ def capture(step: Callable[..., Any], kept: Collection[str] = ()) -> Captured:
     return Captured(step, kept)
 
 
-def _graph_of(device: torch.device) -> str:
-    return GRAPHS.get(device.type, "no such class")
+def graph_of(device: torch.device) -> str:
+    """Return the name of a device's class of graphs, in its module; "" if it has none."""
+    name = GRAPHS.get(device.type, "")
+    return name if name and hasattr(torch.get_device_module(device), name) else ""
 
 
 def _known(leaf: Any, stays: bool) -> Any:

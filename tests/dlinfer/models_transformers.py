@@ -65,11 +65,21 @@ LATENT = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 48,
 }
+DELTA: dict[str, Any] = {  # three layers of the gated delta rule before one of attention
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_conv_kernel_dim": 4,
+}
+SHARED = MOE | {"shared_expert_intermediate_size": 48}
 
 
-def _causal(family: str, **more: Any) -> Callable[[], Any]:
+def _causal(family: str, config_of: str = "", **more: Any) -> Callable[[], Any]:
     def build() -> Any:
-        config = getattr(transformers, f"{family}Config")(**SMALL | more)
+        config = getattr(transformers, f"{config_of or family}Config")(**SMALL | more)
         return getattr(transformers, f"{family}ForCausalLM")(config)
 
     return build
@@ -148,6 +158,23 @@ MODELS: dict[str, Callable[[], Any]] = {
     "qwen3_moe": _causal("Qwen3Moe", head_dim=16, **MOE),
     "deepseek_v2": _causal("DeepseekV2", **LATENT),
     "deepseek_v3": _causal("DeepseekV3", **LATENT),
+    "deepseek_v32": _causal(
+        "DeepseekV32", **LATENT, index_n_heads=4, index_head_dim=16, index_topk=6
+    ),
+    "glm4_moe": _causal(
+        "Glm4Moe", **LATENT | {"head_dim": 16, "num_key_value_heads": 2}, use_qk_norm=True
+    ),
+    "qwen3_next": _causal("Qwen3Next", **DELTA, **SHARED),
+    "qwen3_5": _causal("Qwen3_5", "Qwen3_5Text", **DELTA),
+    "qwen3_5_moe": _causal("Qwen3_5Moe", "Qwen3_5MoeText", **DELTA, **SHARED),
+    "gpt_oss": _causal(
+        "GptOss",
+        head_dim=16,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        sliding_window=8,
+        layer_types=["sliding_attention", "full_attention"],
+    ),
     "internlm2": _internlm2,
     "internvl": _internvl,
     "qwen2_vl": _qwen2_vl,
@@ -262,7 +289,7 @@ def stock_tokens(name: str) -> dict[str, list[list[int]] | str]:
 def _tokens_or_error(model: Any, mode: str) -> list[list[int]] | str:
     try:
         return tokens(model, mode)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         return str(error)
 
 

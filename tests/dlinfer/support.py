@@ -15,6 +15,7 @@ FILE = Path(__file__).with_name("models.csv")
 STATUS = ("exact", "close", "wrong", "no")  # the same tokens; logits within rounding; not; why not
 
 
+NEW = ("deepseek_v32", "glm4_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe", "gpt_oss")
 # Why a model has no row at a place (framework, whose kernels): by its name, or for all the others.
 WHY_NOT: dict[tuple[str, str], dict[str, str]] = {
     ("transformers", "reference device"): {
@@ -23,9 +24,11 @@ WHY_NOT: dict[tuple[str, str], dict[str, str]] = {
     },
     ("transformers", "cuda, full size"): {
         "cogvlm": "as on the CPU",
+        **dict.fromkeys(NEW, "no GPU was at hand when it was added"),
         "": "its layers are those of a model that was run: GPU time is limited",
     },
     ("lmdeploy", "cpu"): {
+        **dict.fromkeys(NEW, "not tried yet: the ops that LMDeploy calls for it are served"),
         **dict.fromkeys(
             ("deepseek_v2", "deepseek_v3"),
             "LMDeploy has one latent cache for keys and values, the device type one for each; it "

@@ -287,7 +287,7 @@ def test_a_release_that_is_not_tested_is_reported_and_checked(
     adaptor = importlib.import_module("dlinfer.framework.transformers")
     monkeypatch.setattr(adaptor, "transformers", SimpleNamespace(__version__="6.0.0"))
     applied = dlinfer.apply(llama)
-    assert "tested with transformers 5.17, 5.22, not 6.0.0: the check decides" in caplog.text
+    assert "tested with transformers 5.17, 5.22, 5.23, not 6.0.0: the check decides" in caplog.text
     assert applied.difference is not None
     applied.undo()
 

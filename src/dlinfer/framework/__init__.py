@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from deeplink.errors import DeeplinkError
 from deeplink.i18n import _
 from dlinfer.framework.applied import Applied
+from dlinfer.framework.verdicts import Checked, Report
 
-__all__ = ["Applied", "apply"]
+__all__ = ["Applied", "Checked", "Report", "apply", "check", "report"]
 
 
 def apply(model: Any, *, check: bool = True) -> Applied:
@@ -18,6 +20,25 @@ def apply(model: Any, *, check: bool = True) -> Applied:
     With `check`, the model runs before and after on random tokens; if the results differ, the
     change is reverted and an error raised.
     """
+    return _adaptor(model).apply(model, check=check)  # type: ignore[no-any-return]
+
+
+def check(model: Any, prompts: Iterable[Any], *, new_tokens: int = 8) -> Checked:
+    """Judge a model's logits with dlinfer's ops against a run in float64 or float32, position by
+    position of the prompts (token ids) and of the tokens that the stock model generates.
+
+    The model is restored to the state in which it was passed. If a position is out of bounds, the
+    result names the first op whose result is wrong for its own arguments.
+    """
+    return _adaptor(model).check(model, prompts, new_tokens)  # type: ignore[no-any-return]
+
+
+def report(model: Any) -> Report:
+    """Run a few tokens of a model with dlinfer's ops, and return which kernel computed which op."""
+    return _adaptor(model).report(model)  # type: ignore[no-any-return]
+
+
+def _adaptor(model: Any) -> Any:
     framework = type(model).__module__.partition(".")[0]
     if framework != "transformers":
         raise DeeplinkError(
@@ -28,4 +49,4 @@ def apply(model: Any, *, check: bool = True) -> Applied:
         )
     from dlinfer.framework import transformers  # needs the framework
 
-    return transformers.apply(model, check=check)
+    return transformers

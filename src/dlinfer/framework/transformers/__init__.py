@@ -12,7 +12,7 @@ import functools
 import importlib
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import MethodType
 from typing import Any
 
@@ -23,16 +23,20 @@ from deeplink.errors import DeeplinkError
 from deeplink.i18n import _
 from dlinfer import weights
 from dlinfer.framework.applied import Applied
-from dlinfer.framework.transformers import attention, batching, layers
+from dlinfer.framework.transformers import attention, batching, forced, generation, layers
 from dlinfer.framework.transformers.check import Check
+from dlinfer.framework.transformers.forced import report
 from dlinfer.framework.transformers.layers import FAMILIES, Forward
+from dlinfer.framework.verdicts import Checked
+
+__all__ = ["apply", "check", "report"]
 
 log = logging.getLogger("dlinfer")
 
 # An optional dependency: its types are unknown where it is not installed.
 transformers: Any = importlib.import_module("transformers")
 
-TESTED = ("5.17", "5.22")  # tested releases
+TESTED = ("5.17", "5.22", "5.23")  # tested releases
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 SHAKEN = 4  # factor on the effect of rounding the embeddings: deep models in half types amplify it
 MOST = 0.2  # upper limit
@@ -73,6 +77,11 @@ def apply(model: Any, *, check: bool = True) -> Applied:
     return Applied(model, applied.layers, difference, applied.undoing)
 
 
+def check(model: Any, prompts: Iterable[Any], new_tokens: int) -> Checked:
+    """Judge a model's logits; see `dlinfer.check`."""
+    return forced.check(model, prompts, new_tokens, apply)
+
+
 def _found(model: Any) -> list[tuple[nn.Module, Forward]]:
     pairs = ((module, layers.forward_of(module)) for module in model.modules())
     found = [(module, forward) for module, forward in pairs if forward is not None]
@@ -102,6 +111,8 @@ def _exchanged(model: Any, found: list[tuple[nn.Module, Forward]]) -> Applied:
     undoing.append(functools.partial(model.set_attn_implementation, implementation))
     if hasattr(model, "init_continuous_batching"):
         undoing.append(batching.apply(model))
+    if hasattr(model, "_prepare_generation_config"):
+        undoing.append(generation.apply(model))
     counts = dict(Counter(type(module).__name__ for module, _ in found))
     return Applied(model, counts, None, tuple(undoing))
 

@@ -15,14 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deeplink.errors import DeeplinkError
 from dlinfer import fused
-from dlinfer.framework.transformers.layers import wants_gradients
+from dlinfer.framework.transformers.gradients import wants_gradients
+from dlinfer.registry import OPS
 
 modeling: Any = importlib.import_module("transformers.modeling_utils")
 masking: Any = importlib.import_module("transformers.masking_utils")
 stock: Any = importlib.import_module("transformers.integrations.sdpa_attention")
 
 NAME = "dlinfer"
+ROWS = "dlinfer_rows"  # the argument by which `generate`'s loop passes `Rows` to the layers
 PAGED = "dlinfer_paged"  # not in the registry of masks, so that no mask is created
 
 
@@ -42,12 +45,20 @@ def attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
+    s_aux: Tensor | None = None,
+    indices: Tensor | None = None,
     **kwargs: Any,
 ) -> Any:
     """Attend over [batch, heads, tokens, size], as in transformers;
-    the result has tokens before heads.
+    the result has tokens before heads. s_aux are sinks; indices [batch, tokens, chosen] the only
+    keys that a query may see.
     """
-    if dropout or wants_gradients(query):
+    if ROWS in kwargs:
+        return _in_rows(module, query, key, value, scaling, s_aux, kwargs), None
+    if indices is not None:
+        attention_mask = _only(indices, attention_mask, key.shape[2])
+    apart = dropout or wants_gradients(query)
+    if apart and s_aux is None:
         return stock.sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs
         )
@@ -55,17 +66,86 @@ def attention(
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     batch, tokens, keys = q.shape[0], q.shape[1], k.shape[1]
+    if apart:
+        return _differentiable(q, k, v, attention_mask, causal, scale, s_aux, dropout), None
     if attention_mask is None and tokens == 1:  # every row is one block of the cache
         table, lengths = _rows(batch, keys, query.device)
-        out = fused.paged_decode_attention(query.squeeze(2), k, v, table, lengths, keys, scale)
+        out = fused.paged_decode_attention(
+            query.squeeze(2), k, v, table, lengths, keys, scale, sinks=s_aux
+        )
         return out.unsqueeze(1), None
     if attention_mask is None and causal and tokens == keys:
         bounds = _bounds(batch, tokens, query.device)
         packed = (t.reshape(batch * tokens, *t.shape[2:]) for t in (q, k, v))
-        out = fused.prefill_attention(*packed, bounds, bounds, tokens, tokens, scale)
+        out = fused.prefill_attention(*packed, bounds, bounds, tokens, tokens, scale, sinks=s_aux)
         return out.unflatten(0, (batch, tokens)), None
     seen = causal and attention_mask is None
-    return fused.dense_attention(q, k, v, attention_mask, seen, scale), None
+    return fused.dense_attention(q, k, v, attention_mask, seen, scale, sinks=s_aux), None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The common data of all layers for one forward pass of `generate`'s loop over packed rows."""
+
+    cache: Any
+    slots: Tensor  # of the new keys and values
+    lengths: Tensor  # of the rows' keys, with the new ones
+    bounds: Tensor | None  # limits of the prompts; None: one new token for each row
+    longest: int
+
+
+def _in_rows(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float | None,
+    sinks: Tensor | None,
+    kwargs: dict[str, Any],
+) -> Any:
+    """Write the new keys and values to the rows' cache, and attend to it."""
+    rows: Rows = kwargs[ROWS]
+    q, k, v = (t[0].transpose(0, 1) for t in (query, key, value))
+    caches = rows.cache.of(module.layer_idx, k, v)
+    fused.fill_kv_cache(k, v, *caches, rows.slots)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    seen = {"window": kwargs.get("sliding_window") or 0, "sinks": sinks}
+    if rows.bounds is None:
+        table, lengths, longest = rows.cache.table, rows.lengths, rows.longest
+        out = fused.paged_decode_attention(q, *caches, table, lengths, longest, scale, **seen)
+    else:
+        bounds, longest = rows.bounds, rows.longest
+        out = fused.prefill_attention(q, k, v, bounds, bounds, longest, longest, scale, **seen)
+    return out[None]
+
+
+def _differentiable(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    scale: float,
+    sinks: Tensor | None,
+    dropout: float,
+) -> Any:
+    """Attend with sinks by the op's meaning, which has gradients."""
+    if dropout:
+        raise DeeplinkError(
+            f"attention with sinks is asked for a dropout of {dropout:g}; allowed: 0.",
+            "set attention_dropout of the model's config to 0, or undo dlinfer.apply to train.",
+        )
+    seen = causal and mask is None
+    return OPS["dense_attention"].meaning(q, k, v, mask, seen, scale, sinks=sinks)
+
+
+def _only(indices: Tensor, mask: Tensor | None, keys: int) -> Tensor:
+    """Return a mask [batch, 1, tokens, keys] of bools that hides all keys but the chosen ones."""
+    chosen = indices.new_zeros((*indices.shape[:2], keys), dtype=torch.bool)
+    seen = chosen.scatter(-1, indices.long(), True)[:, None]
+    if mask is None:
+        return seen
+    return seen & (mask if mask.dtype == torch.bool else mask == 0)
 
 
 @functools.lru_cache(8)  # every layer requests the same
@@ -112,14 +192,14 @@ def paged(
     k_cache, v_cache = group.get_cache_for_block_table(module.layer_idx)
     q, k, v = (t[0].transpose(0, 1) for t in (query, key, value))
     fused.fill_kv_cache(k, v, k_cache, v_cache, step.slots)
-    bounds, scale = kwargs["cu_seq_lens_q"], kwargs["scaling"]
+    bounds, scale, sinks = kwargs["cu_seq_lens_q"], kwargs["scaling"], kwargs.get("s_aux")
     if kwargs.get("block_table") is not None:
         out = fused.paged_decode_attention(
-            q, k_cache, v_cache, step.table, step.lengths, step.longest, scale
+            q, k_cache, v_cache, step.table, step.lengths, step.longest, scale, sinks=sinks
         )
     elif step.table is None:
         longest = kwargs["max_length_q"]
-        out = fused.prefill_attention(q, k, v, bounds, bounds, longest, longest, scale)
+        out = fused.prefill_attention(q, k, v, bounds, bounds, longest, longest, scale, sinks=sinks)
     else:
         out = fused.paged_prefill_attention(
             q,
@@ -131,6 +211,7 @@ def paged(
             kwargs["max_length_q"],
             step.longest,
             scale,
+            sinks=sinks,
         )
     return out[None], None
 
@@ -215,5 +296,6 @@ def _sliding(
         _of(group, kwargs["max_length_k"]),
         kwargs["scaling"],
         window=kwargs["sliding_window"] or 0,
+        sinks=kwargs.get("s_aux"),
     )
     return out[None], None

@@ -42,7 +42,7 @@ class Check:
 
         hook = self.model.get_input_embeddings().register_forward_hook(shake)
         try:
-            with torch.no_grad(), _as_new(self.model), self.routing.replayed():
+            with torch.no_grad(), as_new(self.model), self.routing.replayed():
                 return _difference(_logits(self.model, self.routing), self.before[0])
         finally:
             hook.remove()
@@ -57,6 +57,13 @@ class Routing:
         ]
         self.kept: dict[nn.Module, list[Routed]] = {router: [] for router in self.routers}
         self.counted: Tensor | None = None  # of the tokens that count; padding does not
+
+    def of(self, model: Any) -> Routing:
+        """Return the recorded results for another instance of the model, in its type."""
+        other = Routing(model)
+        for mine, theirs in zip(self.routers, other.routers, strict=True):
+            other.kept[theirs] = [_as_in(routed, theirs) for routed in self.kept[mine]]
+        return other
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
@@ -94,6 +101,18 @@ class Routing:
                 one.remove()
 
 
+def _as_in(routed: Routed, router: nn.Module) -> Routed:
+    """Convert results to the device of a router; floating ones to float64, if it is of float64."""
+    weight = next(router.parameters())
+
+    def converted(t: Tensor) -> Tensor:
+        floating = t.is_floating_point() and weight.dtype == torch.float64
+        return t.to(weight.device, weight.dtype if floating else t.dtype)
+
+    logits, weights, experts = map(converted, routed)
+    return logits, weights, experts
+
+
 def _routed_off(found: Routed, expected: Routed, counted: Tensor | None) -> float:
     """Compare logits; and weights, for tokens with equal experts: at least half of them."""
     rows = slice(None) if counted is None else counted
@@ -113,13 +132,13 @@ def _routed_off(found: Routed, expected: Routed, counted: Tensor | None) -> floa
 @torch.no_grad()
 def _outputs(model: Any, routing: Routing) -> list[Tensor]:
     """Run the model, and image towers in it, on random input."""
-    with _as_new(model):
+    with as_new(model):
         seen = [VISION[name](m) for m in model.modules() if (name := type(m).__name__) in VISION]
         return [_logits(model, routing), *seen]
 
 
 @contextmanager
-def _as_new(model: Any) -> Iterator[None]:
+def as_new(model: Any) -> Iterator[None]:
     """Leave training mode, and remove the state that Qwen2-VL keeps of the
     images of its last call.
     """

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dlinfer import fused, weights
-from dlinfer.framework.transformers import cache
+from dlinfer.framework.transformers import cache, delta, sparse
+from dlinfer.framework.transformers.gradients import wants_gradients
 
 # An optional dependency: its types are unknown where it is not installed.
 modeling: Any = importlib.import_module("transformers.modeling_utils")
@@ -73,16 +74,18 @@ def part(modules: Iterable[nn.Module]) -> None:
         module.__dict__.pop("_dlinfer_merged", None)
 
 
-def wants_gradients(x: Tensor) -> bool:
-    """Whether gradients are required, which the ops lack."""
-    return torch.is_grad_enabled() and x.requires_grad
-
-
 def norm(self: Any, hidden_states: Tensor) -> Any:
     """Replacement of a norm, by `rms_norm`."""
     if wants_gradients(hidden_states):
         return type(self).forward(self, hidden_states)
     return fused.rms_norm(hidden_states, self.weight, self.variance_epsilon)
+
+
+def norm_around_one(self: Any, x: Tensor) -> Any:
+    """Replacement of a norm whose weight is stored as its difference from 1, by `rms_norm`."""
+    if wants_gradients(x):
+        return type(self).forward(self, x)
+    return fused.rms_norm(x, 1.0 + self.weight, self.eps)
 
 
 def product(self: Any, input: Tensor) -> Any:
@@ -198,6 +201,9 @@ PARTS = {
     self_attention: ("q_proj", "k_proj", "v_proj", "o_proj"),
 }
 _NORM_AND_LAYER: dict[str, Forward] = {"RMSNorm": norm, "DecoderLayer": layer}
+# Layers that mix attention and the gated delta rule: the decoder layer is transformers' own.
+_DELTA: dict[str, Forward] = {"RMSNorm": norm_around_one, "MLP": mlp, "GatedDeltaNet": delta.net}
+_DELTA_MOE: dict[str, Forward] = {**_DELTA, "Experts": experts, "TopKRouter": router}
 _PLAIN: dict[str, Forward] = {**_NORM_AND_LAYER, "Attention": self_attention, "MLP": mlp}
 _MOE: dict[str, Forward] = {**_PLAIN, "Experts": experts, "TopKRouter": router}
 # Latent attention: transformers' own products around the attention of the config.
@@ -213,6 +219,12 @@ FAMILIES: dict[str, dict[str, Forward]] = {
     "Qwen2VL": {kind: forward for kind, forward in _PLAIN.items() if kind != "MLP"},
     "DeepseekV2": _LATENT,
     "DeepseekV3": _LATENT,
+    "DeepseekV32": {**_LATENT, "Attention": sparse.attention},
+    "Glm4Moe": {kind: forward for kind, forward in _MOE.items() if kind != "TopKRouter"},
+    "Qwen3Next": _DELTA_MOE,
+    "Qwen3_5": _DELTA,
+    "Qwen3_5Moe": _DELTA_MOE,
+    "GptOss": {"RMSNorm": norm},  # its attention calls that of the config, with sinks
 }
 FORWARDS: dict[str, Forward] = {
     f"{family}{kind}": forward
@@ -229,4 +241,5 @@ def forward_of(module: nn.Module) -> Forward | None:
     plain = all(type(getattr(module, part)) is nn.Linear for part in PARTS.get(found, ()))
     silu = type(getattr(module, "act_fn", nn.SiLU())).__name__ in ("SiLU", "SiLUActivation")
     spread = getattr(module, "_is_expert_parallel", False)
-    return found if plain and silu and not spread else None
+    known = found is not delta.net or delta.fits(type(module))
+    return found if plain and silu and known and not spread else None
