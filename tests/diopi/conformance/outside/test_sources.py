@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
@@ -14,6 +15,8 @@ from diopi.conformance.execution.subject import open_kernels
 from diopi.conformance.outside import problems, sources
 from diopi.conformance.outside.spec import Spec
 from diopi.conformance.workers.worker import run_one
+from tests.diopi.compiled import IMPLEMENTED, library
+from tests.diopi.conformance.test_broken_library import NEG
 
 RELU = "import torch\ndef relu(x): return x.clamp(min=0)\ndef _private(x): return x\n"
 PROBLEM = """
@@ -112,6 +115,21 @@ def test_a_problem_of_kernel_bench_is_judged_by_its_model(
     assert (found.status, check in {f.check for f in found.findings} or not check) == (
         "failed" if check else "passed", True,
     ), found  # fmt: skip
+
+
+def test_the_functions_of_a_library_are_kernels(tmp_path: Path) -> None:
+    subject = open_kernels(Spec(str(library(tmp_path, IMPLEMENTED + NEG)), "cpu"))
+    assert list(subject.kernels) == ["neg"]
+    case = Case("neg", "float32", "neg+samples", 0)
+    assert run_one(case, subject).status == "passed"
+    assert subject.calls.functions == ["diopiNeg"]
+    assert run_one(replace(case, dtype="float64"), subject).bad  # it reads float32
+
+
+def test_kernels_run_on_the_reference_device(tmp_path: Path) -> None:
+    subject = open_kernels(Spec(written(tmp_path / "mine.py", RELU), "dipu"))
+    found = run_one(Case("relu", "float32", "nn.functional.relu+samples", 3), subject)
+    assert (found.status, found.grade) == ("passed", "A"), found
 
 
 def test_what_cannot_be_loaded_is_reported_with_a_hint(tmp_path: Path) -> None:
