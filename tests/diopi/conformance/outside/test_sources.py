@@ -104,8 +104,9 @@ def test_a_folder_of_backend_bench_has_a_kernel_in_each_folder(tmp_path: Path) -
     ],
 )
 def test_a_problem_of_kernel_bench_is_judged_by_its_model(
-    result: str, check: str, tmp_path: Path
+    result: str, check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(problems.MOST, "cpu", 1 << 14)  # quick
     spec = Spec(written(tmp_path / "7_Linear.py", PROBLEM.format(result=result)))
     subject = open_kernels(spec)
     (problem,) = subject.problems.values()
