@@ -95,7 +95,7 @@ def dependencies() -> tuple[Dependency, ...]:
 def source(words: Sequence[str]) -> Path:
     """The script, or the folder of sources, of a program as it stands on a command line."""
     rest = list(words)
-    if rest and not Path(rest[0]).exists():
+    if len(rest) > 1 and not Path(rest[0]).exists():
         found = programs.read(rest, "coverage")
         if found.name == programs.TORCHRUN:  # its script follows its own options
             own = [at for at, word in enumerate(found.arguments) if word.endswith(".py")]
