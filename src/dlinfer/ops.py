@@ -71,8 +71,10 @@ def apply_rotary_pos_emb_interleaved(
     """
     if x.shape[1] < 2:
         raise DeeplinkError(
-            f"apply_rotary_pos_emb_interleaved: {x.shape[1]} heads; allowed: those of queries and "
-            "keys, at least 2."
+            _(
+                "apply_rotary_pos_emb_interleaved: {count} heads; allowed: those of queries and "
+                "keys, at least 2."
+            ).format(count=x.shape[1])
         )
     angles = (t.reshape(-1, t.shape[-1]) for t in (cos, sin))
     halves = x.squeeze(2).unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)

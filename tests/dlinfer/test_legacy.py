@@ -210,15 +210,16 @@ def test_the_indexer_chooses_keys_for_sparse_attention_which_with_all_of_them_is
 
 
 def test_products_of_int8_with_scales_from_before_and_of_experts() -> None:
+    torch.manual_seed(0)
     x, weight = torch.randn(3, 16), torch.randint(-127, 128, (4, 16), dtype=torch.int8)
     scale, offset = torch.tensor([0.04]), torch.tensor([5], dtype=torch.int8)
     bias = -5 * weight.int().sum(-1).int()  # what the offset adds, as checkpoints store it
     deq = torch.rand(4) * 0.04
     found = ops.linear_w8a8_static(x, weight, scale, offset, deq, torch.float32, torch.int8, bias)
     expected = (x @ (weight * (deq / 0.04)[:, None]).t()).float()
-    assert (found - expected).abs().max() < 0.02 * weight.float().norm(
-        dim=-1
-    ).max() * deq.max() / 0.04
+    # each number of x is off by half a step of 0.04 at most
+    bound = 0.5 * weight.float().abs().sum(-1) * deq
+    assert ((found - expected).abs() <= bound * 1.001).all()
     gate_up = torch.randint(-127, 128, (3, 8, 16), dtype=torch.int8)
     down = torch.randint(-127, 128, (3, 16, 4), dtype=torch.int8)
     scales = torch.rand(3, 8, 1) / 500, torch.rand(3, 16, 1) / 500

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from dlinfer import fused
 from dlinfer.framework.transformers.gradients import wants_gradients
 from dlinfer.registry import OPS
@@ -132,8 +133,10 @@ def _differentiable(
     """Attend with sinks by the op's meaning, which has gradients."""
     if dropout:
         raise DeeplinkError(
-            f"attention with sinks is asked for a dropout of {dropout:g}; allowed: 0.",
-            "set attention_dropout of the model's config to 0, or undo dlinfer.apply to train.",
+            _("attention with sinks is asked for a dropout of {dropout:g}; allowed: 0.").format(
+                dropout=dropout
+            ),
+            _("set attention_dropout of the model's config to 0, or undo dlinfer.apply to train."),
         )
     seen = causal and mask is None
     return OPS["dense_attention"].meaning(q, k, v, mask, seen, scale, sinks=sinks)

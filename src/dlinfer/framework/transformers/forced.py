@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from deeplink.errors import DeeplinkError
+from deeplink.i18n import _
 from deeplink.judge import envelope, judge
 from deeplink.judge.formats import FORMATS
 from dlinfer import kernels, observe
@@ -39,8 +40,8 @@ def check(model: Any, prompts: Iterable[Any], new_tokens: int, apply: Apply) -> 
     rows = [_ids(prompt, model) for prompt in prompts]
     if not rows:
         raise DeeplinkError(
-            "dlinfer.check needs prompts: one or more lists of token ids.",
-            "tokenizer(text).input_ids makes one.",
+            _("dlinfer.check needs prompts: one or more lists of token ids."),
+            _("tokenizer(text).input_ids makes one."),
         )
     routing = [Routing(model) for _ in rows]
     with _stock(model, apply) as give, as_new(model), torch.no_grad():
@@ -75,7 +76,8 @@ def report(model: Any) -> Report:
     applied = applied_to(model)
     if applied is None:
         raise DeeplinkError(
-            f"{type(model).__name__} has none of dlinfer's ops.", "call dlinfer.apply(model) first."
+            _("{model} has none of dlinfer's ops.").format(model=type(model).__name__),
+            _("call dlinfer.apply(model) first."),
         )
     size = model.get_input_embeddings().weight.shape[0]
     generator = torch.Generator().manual_seed(0)
@@ -111,11 +113,12 @@ def _ids(prompt: Any, model: Any) -> Tensor:
     """Return a prompt as [1, tokens] on the model's device."""
     if isinstance(prompt, str):
         raise DeeplinkError(
-            "dlinfer.check got a text; allowed: token ids.", "tokenizer(text).input_ids makes them."
+            _("dlinfer.check got a text; allowed: token ids."),
+            _("tokenizer(text).input_ids makes one."),
         )
     ids = torch.as_tensor(prompt).reshape(1, -1)
     if not ids.numel() or ids.is_floating_point():
-        raise DeeplinkError("dlinfer.check got a prompt without token ids; allowed: 1 or more.")
+        raise DeeplinkError(_("dlinfer.check got a prompt without token ids; allowed: 1 or more."))
     return ids.long().to(model.device)
 
 
