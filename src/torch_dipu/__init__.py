@@ -76,7 +76,7 @@ def _register() -> vendor.Vendor:
     generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
-    for name in ("distributed", "ipc", "compile"):
+    for name in ("distributed", "ipc"):
         importlib.import_module(f"torch_dipu.{name}").register(chip)
     importlib.import_module("torch_dipu.torch_internals").register()
     importlib.import_module("torch_dipu.routes").register(found)

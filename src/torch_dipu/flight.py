@@ -3,7 +3,7 @@
 
 It is written to DIPU_FLIGHT_RECORD_DIR when a collective fails or times out, when one runs for
 longer than DIPU_FLIGHT_RECORD_AFTER, and on demand. `deeplink flight-record DIR` reads the files of
-all ranks together.
+all ranks together, and `torchfrtrace DIR` those in torch's own form.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import atexit
 import json
 import logging
 import os
+import pickle
 import socket
 import threading
 import time
@@ -21,7 +22,7 @@ from typing import Any
 import torch.distributed as dist
 
 from deeplink import settings
-from torch_dipu import _C
+from torch_dipu import _C, flight_trace
 
 log = logging.getLogger("torch_dipu")
 _watching = threading.Event()
@@ -33,7 +34,10 @@ def entries() -> list[dict[str, Any]]:
 
 
 def dump(folder: str | Path | None = None, reason: str = "on demand") -> Path:
-    """Write the record to `rank-N.json` in a folder; default: DIPU_FLIGHT_RECORD_DIR."""
+    """Write the record to `rank-N.json` in a folder; default: DIPU_FLIGHT_RECORD_DIR.
+
+    The file `torch_flight_record_N` beside it has torch's own form.
+    """
     place = Path(folder) if folder is not None else settings.DIPU_FLIGHT_RECORD_DIR.get()
     place.mkdir(parents=True, exist_ok=True)
     rank = dist.get_rank() if dist.is_initialized() else settings.rank()
@@ -47,19 +51,27 @@ def dump(folder: str | Path | None = None, reason: str = "on demand") -> Path:
         "groups": _groups(),
         "entries": entries(),
     }
+    trace = flight_trace.trace_of(content, {g.group_name: g.group_desc for g in _known_groups()})
+    _write(place / f"{flight_trace.PREFIX}{rank}", pickle.dumps(trace))
     file = place / f"rank-{rank}.json"
-    partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps(content, indent=1))
-    partial.replace(file)
+    _write(file, json.dumps(content, indent=1).encode())
     return file
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Write a file at once: a reader never finds a part of it."""
+    partial = file.with_suffix(".partial")
+    partial.write_bytes(content)
+    partial.replace(file)
+
+
+def _known_groups() -> list[dist.ProcessGroup]:
+    return list(dist.distributed_c10d._world.pg_map) if dist.is_initialized() else []
 
 
 def _groups() -> dict[str, list[int]]:
     """Return the ranks of each group, by its name."""
-    if not dist.is_initialized():
-        return {}
-    known = dist.distributed_c10d._world.pg_map
-    return {group.group_name: dist.get_process_group_ranks(group) for group in known}
+    return {group.group_name: dist.get_process_group_ranks(group) for group in _known_groups()}
 
 
 def start() -> None:

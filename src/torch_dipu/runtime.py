@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import weakref
 from collections.abc import Callable
 from ctypes import CFUNCTYPE, POINTER, c_char, c_double, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 
 log = logging.getLogger("torch_dipu")
 
-ABI = 2
+ABI = 3
 OK, ERROR, OUT_OF_MEMORY, NOT_READY = range(4)
 HOST = -1  # a "device" in a copy: host memory
 # Reductions of a collective: the positions are the numbers of DipuReduction.
@@ -66,6 +67,22 @@ class Collective:
     stream: int
 
 
+class HostCall:
+    """A call of the host in a graph, see DipuHostCall: call it in each replay, in the order of the
+    capture; the graph holds it until it is destroyed.
+    """
+
+    def __init__(self, call: _CHostCall) -> None:
+        self._run, self._data = call.run, call.data
+        self._release = weakref.finalize(self, call.release, call.data)
+        self._release.atexit = False
+
+    def __call__(self) -> None:
+        """Run it; raises RuntimeError if it failed."""
+        if self._run(self._data) != OK:
+            raise RuntimeError("a call of the graph failed")
+
+
 @runtime_checkable
 class Runtime(Protocol):
     """A chip in Python: addresses, streams and events are integers, stream 0 is the default.
@@ -74,7 +91,10 @@ class Runtime(Protocol):
     failure. Optional: entropy(device) -> int, and the communicator: comm_id() -> bytes,
     comm_create(device, rank, size, id) -> int, comm_destroy, comm_abort, comm_query, comm_begin and
     comm_end(communicator), comm_all_reduce and the other operations, which take a Collective, and
-    comm_probe(communicator) -> int, the rank of a pending message, or None.
+    comm_probe(communicator) -> int, the rank of a pending message, or None. Graphs:
+    capture_begin(device, stream), capture_host(device, stream, call: HostCall),
+    capture_end(device, stream) -> int, graph_replay(device, graph, stream) and
+    graph_destroy(device, graph).
     """
 
     def device_count(self) -> int: ...
@@ -146,6 +166,14 @@ class _CCollective(ctypes.Structure):
     )
 
 
+class _CHostCall(ctypes.Structure):
+    _fields_ = (
+        ("run", CFUNCTYPE(c_int, c_void_p)),
+        ("release", CFUNCTYPE(None, c_void_p)),
+        ("data", c_void_p),
+    )
+
+
 # The functions of the table in its order: name -> C argument types. The outputs are last.
 _OUT_POINTER = POINTER(c_void_p)
 COLLECTIVES = "all_reduce broadcast reduce all_gather reduce_scatter send receive".split()
@@ -178,9 +206,15 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     **{f"comm_{name}": (c_void_p,) for name in ("destroy", "abort", "query", "begin", "end")},
     **{f"comm_{name}": (POINTER(_CCollective),) for name in COLLECTIVES},
     "comm_probe": (c_void_p, POINTER(c_int)),
+    "capture_begin": (c_int, c_void_p),
+    "capture_host": (c_int, c_void_p, POINTER(_CHostCall)),
+    "capture_end": (c_int, c_void_p, _OUT_POINTER),
+    "graph_replay": (c_int, c_void_p, c_void_p),
+    "graph_destroy": (c_int, c_void_p),
 }
 COMMUNICATOR = tuple(name for name in FUNCTIONS if name.startswith("comm_"))
-OPTIONAL = ("memory_window", "memory_export", "memory_import", "entropy", *COMMUNICATOR)
+GRAPH = tuple(name for name in FUNCTIONS if name.startswith(("capture_", "graph_")))
+OPTIONAL = ("memory_window", "memory_export", "memory_import", "entropy", *COMMUNICATOR, *GRAPH)
 QUERIES = ("stream_query", "event_query", "comm_probe")  # False or None is a result, no error
 # implemented by libraries only: they concern the host's own address space
 LIBRARY_ONLY = ("memory_window", "memory_export", "memory_import")
@@ -282,6 +316,8 @@ def _split(arguments: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
             values.append(argument)
         elif isinstance(argument.contents, _CGivenId):
             values.append(ctypes.string_at(argument, GROUP_ID))
+        elif isinstance(argument.contents, _CHostCall):
+            values.append(HostCall(argument.contents))
         elif type(argument.contents) in _RECORDS:
             record = _RECORDS[type(argument.contents)]
             names = record.__annotations__

@@ -124,6 +124,74 @@ def test_inductor_is_right_or_says_what_to_use_instead() -> None:
     torch.testing.assert_close(actual.cpu(), (x.cpu().sin() * 2 + x.cpu()).relu())
 
 
+GRAPHS: dict[str, tuple[Callable[..., Tensor], list[tuple[int, ...]]]] = {
+    "softmax": (lambda x: x.softmax(-1), [(8, 100)]),
+    "layer_norm": (
+        lambda x, w, b: nn.functional.layer_norm(x, (100,), w, b),
+        [(8, 100), (100,), (100,)],
+    ),
+    "linear": (lambda x, w: nn.functional.gelu(x @ w.t()).logsumexp(0), [(8, 10), (30, 10)]),
+    "conv2d": (lambda x, w: torch.conv2d(x, w).relu().amax((2, 3)), [(2, 3, 8, 8), (4, 3, 3, 3)]),
+    "var": (lambda x: x.var(1) + x.std(), [(50, 300)]),
+    "masked": (lambda x: torch.where((x > 0).any(-1, keepdim=True), x, -x), [(4, 8)]),
+    "sort": (lambda x: x.sort(-1).values.cumsum(0), [(8, 10)]),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_inductor_gives_the_cpus_numbers_forward_and_backward(name: str) -> None:
+    function, shapes = GRAPHS[name]
+    numbers = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(shape, generator=numbers) for shape in shapes]
+    results = []
+    for device, run in (("cpu", function), ("dipu", torch.compile(function))):
+        given = [x.clone().to(device).requires_grad_() for x in inputs]
+        result = run(*given)
+        assert result.device.type == device
+        result.square().mean().backward()
+        results.append([result.detach().cpu(), *(x.grad.cpu() for x in given)])  # type: ignore[union-attr]
+    torch._dynamo.reset()
+    torch.testing.assert_close(results[1], results[0], atol=1e-5, rtol=1e-4)
+
+
+def test_inductor_allocates_on_the_device_of_its_inputs() -> None:
+    x = torch.arange(6.0, device="dipu:1")
+    result = torch.compile(lambda t: (t * 2).cumsum(0).sin())(x)
+    torch._dynamo.reset()
+    assert result.device == torch.device("dipu", 1)
+    torch.testing.assert_close(result.cpu(), (x.cpu() * 2).cumsum(0).sin())
+
+
+def test_inductor_draws_the_devices_random_numbers() -> None:
+    compiled = torch.compile(lambda t: nn.functional.dropout(t, 0.5))
+    x, state = torch.ones(1000, device="dipu"), torch.get_rng_state()
+    first, second = compiled(x), compiled(x)
+    torch._dynamo.reset()
+    assert 400 < first.count_nonzero().item() < 600
+    assert not torch.equal(first, second)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_inductor_compiles_a_branch() -> None:
+    def choose(x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda t: t.sin() + 1, lambda t: t.cos() - 1, (x,))
+
+    compiled = torch.compile(choose)
+    results = [compiled(torch.full((4,), sign, device="dipu")).cpu() for sign in (1.0, -1.0)]
+    torch._dynamo.reset()
+    torch.testing.assert_close(results[0], torch.full((4,), 1.0).sin() + 1)
+    torch.testing.assert_close(results[1], torch.full((4,), -1.0).cos() - 1)
+
+
+def test_inductor_is_registered_and_wraps_nothing() -> None:
+    from torch._inductor.codegen.common import get_scheduling_for_device, init_backend_registration
+
+    init_backend_registration()
+    scheduling = get_scheduling_for_device("dipu")
+    assert scheduling is not None
+    assert torch._TorchCompileInductorWrapper.__call__.__module__ == "torch"
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_can_be_compiled(backend: str, masked: bool) -> None:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-// Interfaces between the parts of the reference chip: memory.cpp, streams.cpp, group.cpp (its
-// communicator), and runtime.cpp, which builds the table.
+// Interfaces between the parts of the reference chip: memory.cpp, streams.cpp, graphs.cpp,
+// group.cpp (its communicator), and runtime.cpp, which builds the table.
 #pragma once
 
 #include <dipu_runtime.h>
@@ -45,6 +45,12 @@ int event_synchronize(void* event);
 int event_elapsed(void* start, void* end, double* milliseconds);
 void delay(int device, void* stream, int64_t nanoseconds);  // delays the completion of the next launch
 void set_late_copies(bool on);  // asynchronous copies arrive at the next synchronization
+
+int capture_begin(int device, void* stream);
+int capture_host(int device, void* stream, const DipuHostCall* call);
+int capture_end(int device, void* stream, void** graph);
+int graph_replay(int device, void* graph, void* stream);
+int graph_destroy(int device, void* graph);
 
 int group_id(DipuGroupId* id);
 int group_create(int device, int rank, int size, const DipuGroupId* id, void** out);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reference chip: host memory at addresses that the host must not access (memory.cpp), streams
-// whose work is done at launch (streams.cpp), a communicator (group.cpp), and here their table.
+// whose work is done at launch (streams.cpp), graphs of host calls (graphs.cpp), a communicator
+// (group.cpp), and here their table.
 // It uses dipu_runtime.h alone and is meant to be read as its documentation.
 #include <unistd.h>
 
@@ -45,6 +46,7 @@ const DipuRuntime kTable = {
     /*entropy=*/nullptr,
     group_id, group_create, group_destroy, group_abort, group_query, group_begin, group_end,
     group_all_reduce, group_broadcast, group_reduce, group_all_gather, group_reduce_scatter, group_send, group_receive, group_probe,
+    capture_begin, capture_host, capture_end, graph_replay, graph_destroy,
 };
 
 }  // namespace

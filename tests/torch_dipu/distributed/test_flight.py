@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import pickle
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch.multiprocessing as mp
 from typer.testing import CliRunner
 
 from deeplink import cli
 from deeplink.inspection import collective_hang
 from tests.torch_dipu import ranks_flight
+from torch_dipu import flight_trace
 
 
 def test_a_timeout_writes_the_record_and_the_reader_names_the_missing_rank(tmp_path: Path) -> None:
@@ -38,11 +44,55 @@ def test_a_timeout_writes_the_record_and_the_reader_names_the_missing_rank(tmp_p
     )
     assert "rank 0 aborted the group: rank 1 never joined this collective" in late
     assert "rank 1 has ended, or left the group" in lost
+    said_by_torch = _read_by_torch(tmp_path)
+    assert "all_reduce" in said_by_torch
     (finding,) = collective_hang.diagnose(collective_hang.read(tmp_path))
     assert "rank 0 in allreduce #2 Float[2]" in finding
     assert "rank 1 is missing: its last is allreduce #1 Float[3], done" in finding
     said = CliRunner().invoke(cli.app, ["flight-record", str(tmp_path)])
     assert said.exit_code == 1 and "rank 1 is missing" in said.stdout.replace("\n", " ")
+
+
+def _read_by_torch(folder: Path) -> str:
+    command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_torchs_own_reader_reads_the_record_of_two_ranks(tmp_path: Path, missing: bool) -> None:
+    for rank in range(2):
+        rows = [
+            numbered(1, rank, entry(1)),
+            numbered(2, rank, entry(2, "_ALLGATHER_BASE", outputs=["Float[2, 4]"])),
+            numbered(3, rank, entry(0, ("SEND", "RECV")[rank], peer=1 - rank)),
+        ]
+        if not (missing and rank == 1):
+            rows.append(numbered(4, rank, entry(3, "BARRIER", inputs=[], outputs=[])))
+        content = {"groups": {"0": [0, 1]}, "entries": rows}
+        trace = flight_trace.trace_of(content, {"0": "default_pg"})
+        (tmp_path / f"{flight_trace.PREFIX}{rank}").write_bytes(pickle.dumps(trace))
+    said = _read_by_torch(tmp_path)
+    assert ("Not all ranks joining collective" in said) == missing
+    assert "Traceback" not in said
+
+
+def test_an_entry_has_torchs_fields() -> None:
+    row = numbered(7, 1, entry(5, state="pending", where="train.py:7 step"))
+    trace = flight_trace.trace_of({"groups": {"0": [0, 1]}, "entries": [row]}, {"0": "default_pg"})
+    (made,) = trace["entries"]
+    assert (made["profiling_name"], made["process_group"]) == (
+        "xccl:all_reduce",
+        ("0", "default_pg"),
+    )
+    assert (made["input_sizes"], made["input_dtypes"]) == ([[4]], ["Float"])
+    assert (made["collective_seq_id"], made["state"], made["retired"]) == (5, "scheduled", False)
+    assert made["frames"] == [{"filename": "train.py", "line": 7, "name": "step"}]
+
+
+def numbered(number: int, rank: int, row: collective_hang.Entry) -> dict[str, Any]:
+    """What the core adds to an entry."""
+    return {**row, "number": number, "rank": rank, "begun": number, "ended": number + 0.5}
 
 
 def entry(sequence: int, operation: str = "ALLREDUCE", **more: object) -> collective_hang.Entry:

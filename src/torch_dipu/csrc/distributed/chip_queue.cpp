@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 
 #include "distributed/collective_log.h"
+#include "graphs/capture.h"
 #include "runtime/core.h"
 
 namespace dipu {
@@ -92,7 +93,7 @@ c10::intrusive_ptr<c10::ivalue::Future> ChipWork::getFuture() {
 // ---- life cycle of the group
 
 ChipQueue::ChipQueue(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout)
-    : c10d::Backend(rank, size), store_(std::move(store)), timeout_(timeout) {}
+    : LoggedBackend(rank, size), store_(std::move(store)), timeout_(timeout) {}
 
 ChipQueue::~ChipQueue() {
   leave();
@@ -264,6 +265,7 @@ void ChipQueue::enqueue(ChipCall call, ChipWorkPtr work) {
   for (auto& t : given) job.info.bytes += t.nbytes();
   if (!given.empty()) job.info.dtype = c10::toString(given[0].scalar_type());
   job.program_stream = current_stream(job.info.device);
+  refuse_in_capture(job.info.device, job.program_stream, "a collective");
   job.work->title = title_of(job);
   job.limit = job.call.limit == c10d::kUnsetTimeout ? timeout_ : job.call.limit;
   {

@@ -15,6 +15,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "distributed/collective_log.h"
 #include "distributed/group_tensors.h"
 #include "profiler/span.h"
 
@@ -33,6 +34,9 @@ struct ChipWork final : Work {
   bool wait(std::chrono::milliseconds timeout) override;
   void abort() override;
   int sourceRank() const override;
+  uint64_t getCompletionKey() const {  // not in torch 2.13: no override
+    return flights.empty() ? 0 : flights.back();
+  }
   Tensors result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 };
@@ -48,7 +52,7 @@ struct ChipCall {
   std::chrono::milliseconds limit = c10d::kUnsetTimeout;
 };
 
-class ChipQueue : public c10d::Backend {
+class ChipQueue : public LoggedBackend {
  public:
   ChipQueue(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout);
   ~ChipQueue() override;

@@ -86,7 +86,55 @@ void tell() {
   }
 }
 
+#ifdef C10D_BACKEND_HAS_HOOKS
+// A backend of the device has one recorder for all groups, as this record is one.
+std::mutex g_hooks_mutex;  // a hook is called without it: it may unregister itself
+std::unordered_map<int64_t, c10d::AbortHook> g_abort_hooks;
+std::unordered_map<int64_t, c10d::CompletionHook> g_completion_hooks;
+
+template <class Hook>
+std::unordered_map<int64_t, Hook> copy_of(const std::unordered_map<int64_t, Hook>& hooks) {
+  std::lock_guard<std::mutex> lock(g_hooks_mutex);
+  return hooks;
+}
+void call_hooks(uint64_t number, double seconds, bool failed) {
+  if (failed) {
+    for (auto& [id, hook] : copy_of(g_abort_hooks)) hook();
+    return;
+  }
+  const c10d::CompletionHookArgs args{number, static_cast<float>(seconds * 1e3)};
+  for (auto& [id, hook] : copy_of(g_completion_hooks)) hook(args);
+}
+#else
+void call_hooks(uint64_t, double, bool) {}
+#endif
+
 }  // namespace
+
+#ifdef C10D_BACKEND_HAS_HOOKS
+bool LoggedBackend::supportsAbortHooks() const {
+  return true;
+}
+void LoggedBackend::registerAbortHook(int64_t id, c10d::AbortHook hook) {
+  std::lock_guard<std::mutex> lock(g_hooks_mutex);
+  g_abort_hooks[id] = std::move(hook);
+}
+void LoggedBackend::unregisterAbortHook(int64_t id) {
+  std::lock_guard<std::mutex> lock(g_hooks_mutex);
+  g_abort_hooks.erase(id);
+}
+bool LoggedBackend::supportsCompletionHooks() const {
+  return g_capacity.load() > 0;
+}
+void LoggedBackend::registerCompletionHook(int64_t id, c10d::CompletionHook hook) {
+  std::lock_guard<std::mutex> lock(g_hooks_mutex);
+  g_completion_hooks[id] = std::move(hook);
+}
+void LoggedBackend::unregisterCompletionHook(int64_t id) {
+  std::lock_guard<std::mutex> lock(g_hooks_mutex);
+  g_completion_hooks.erase(id);
+}
+#endif
 
 uint64_t flight_begin(
     const c10d::Backend& group, c10d::OpType type, const std::vector<at::Tensor>& inputs,
@@ -107,11 +155,13 @@ uint64_t flight_begin(
 
 void flight_end(uint64_t number, const std::exception_ptr& error) {
   if (number == 0) return;
+  double seconds = 0;
   {
     std::lock_guard<std::mutex> lock(g_mutex);
     auto* entry = find(number);
     if (entry == nullptr || entry->ended != 0) return;
     entry->ended = now();
+    seconds = entry->ended - entry->begun;
     entry->state = error ? "failed" : "done";
     if (error) {
       try {
@@ -121,6 +171,7 @@ void flight_end(uint64_t number, const std::exception_ptr& error) {
       }
     }
   }
+  call_hooks(number, seconds, error != nullptr);
   if (error) tell();
 }
 

@@ -19,4 +19,18 @@ uint64_t flight_begin(
 void flight_end(uint64_t number, const std::exception_ptr& error);
 void bind_flight(py::module& m);
 
+// A backend with a flight record. torch 2.15 registers callbacks with it, for a recorder of its own, which
+// dumps at a failure; the key of a completion is the number of `flight_begin`.
+struct LoggedBackend : c10d::Backend {
+  using c10d::Backend::Backend;
+#ifdef C10D_BACKEND_HAS_HOOKS
+  bool supportsAbortHooks() const;
+  void registerAbortHook(int64_t id, c10d::AbortHook hook);
+  void unregisterAbortHook(int64_t id);
+  bool supportsCompletionHooks() const;
+  void registerCompletionHook(int64_t id, c10d::CompletionHook hook);
+  void unregisterCompletionHook(int64_t id);
+#endif
+};
+
 }  // namespace dipu

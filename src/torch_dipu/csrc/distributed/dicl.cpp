@@ -11,6 +11,7 @@
 #include "distributed/collective_log.h"
 #include "distributed/dicl.h"
 #include "distributed/group_tensors.h"
+#include "graphs/capture.h"
 #include "runtime/core.h"
 
 namespace dipu {
@@ -51,6 +52,9 @@ struct DeviceWork final : Work {
       flight_end(flight, std::current_exception());
       throw;
     }
+  }
+  uint64_t getCompletionKey() const {  // not in torch 2.13: no override
+    return flight;
   }
   // Records the end of operations without a waiter: DDP uses the future, and no one waits in a hang.
   void follow(uint64_t number) {
@@ -93,6 +97,7 @@ static at::Tensor host(const at::Tensor& t) {
   if (!on_device(t)) return t;
   const int device = t.device().index();
   TORCH_CHECK(host_reachable(device), "dicl: the host cannot reach the memory of dipu:", device);
+  refuse_in_capture(device, current_stream(device), "a collective");
   check(runtime().stream_synchronize(device, current_stream(device)), "stream_synchronize");
   return alias_host(t);
 }
@@ -163,11 +168,11 @@ struct Reduction {
   }
 };
 
-struct ProcessGroupDICL final : c10d::Backend {
+struct ProcessGroupDICL final : LoggedBackend {
   c10::intrusive_ptr<c10d::Backend> inner;
 
   explicit ProcessGroupDICL(c10::intrusive_ptr<c10d::Backend> backend)
-      : c10d::Backend(backend->getRank(), backend->getSize()), inner(std::move(backend)) {}
+      : LoggedBackend(backend->getRank(), backend->getSize()), inner(std::move(backend)) {}
   const std::string getBackendName() const override {
     return "dicl";
   }

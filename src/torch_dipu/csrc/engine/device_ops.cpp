@@ -20,6 +20,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include "graphs/capture.h"
 #include "profiler/span.h"
 
 namespace dipu {
@@ -162,12 +163,30 @@ static bool same_bytes(const Tensor& a, const Tensor& b) {
       a.is_non_overlapping_and_dense() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
 }
 
+static void record_copy(const CapturePtr& capture, const Tensor& src, const Tensor& dst, bool non_blocking) {
+  for (const Tensor* host : {&src, &dst}) {
+    TORCH_CHECK(
+        on_device(*host) || (non_blocking && is_pinned(host->const_data_ptr())), "DIPU: a copy between the device and ",
+        "host memory that is not pinned, or that blocks, is not permitted while a graph captures the stream. ",
+        "Hint: copy it before the capture, or use pin_memory() and non_blocking=True");
+  }
+  note_read(capture, src, "copy_");
+  note_written(capture, dst, "copy_");
+  {
+    const CapturePause pause;
+    copy_tensor(src, dst, non_blocking);
+  }
+  const auto held = [](const Tensor& t) { return on_device(t) ? unowned(t) : t; };
+  record_run(capture, "copy_", [source = held(src), target = held(dst), non_blocking] { copy_tensor(source, target, non_blocking); });
+}
+
 void copy_tensor(const Tensor& src, const Tensor& dst, bool non_blocking) {
   if (dst.numel() == 0) return;
   const int from = on_device(src) ? src.device().index() : DIPU_HOST;
   const int to = on_device(dst) ? dst.device().index() : DIPU_HOST;
   const int owner = to >= 0 ? to : from;
   const bool crosses = from != to;
+  if (const auto capture = recording(owner)) return record_copy(capture, src, dst, non_blocking);
   if ((crosses || !host_reachable(owner)) && same_bytes(src, dst)) {
     // a copy of pageable memory always blocks, as on CUDA
     const Tensor& host = from < 0 ? src : dst;
@@ -199,6 +218,7 @@ static Tensor copy_from_and_resize(const Tensor& src, const Tensor& dst) {
 }
 static at::Scalar local_scalar_dense(const Tensor& self) {
   TORCH_CHECK(self.numel() > 0, "_local_scalar_dense: Empty tensor not supported");
+  refuse_in_capture(self.device().index(), current_stream(self.device().index()), ".item()");
   synchronize_current(self.device().index());
   return readable_on_host(self).item();
 }

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "engine/typed.h"
+#include "graphs/capture.h"
 #include "profiler/span.h"
 
 namespace dipu {
@@ -51,7 +52,8 @@ Where where_is(const Operator& op, const Stack& stack) {
   return found;
 }
 
-static bool run_routes(Operator& op, Stack* stack) {
+bool run_routes(Operator& op, Stack* stack) {
+  if ((special(op) & kRouted) == 0) return false;
   for (Route* route : *op.routes.load(std::memory_order_acquire)) {
     // a decomposition or composite has no span: each of its kernels has one
     std::optional<Span> span;
@@ -67,6 +69,7 @@ static bool run_routes(Operator& op, Stack* stack) {
 }
 
 static void run_special(Operator& op, Stack* stack, c10::DispatchKey host_key, uint8_t what) {
+  if ((what & kCaptured) && record_call(op, stack, host_key)) return;
   if (what & kWatched) return run_callable(op, op.watcher, stack, host_key);
   if (what & kHooked) {
     const Span span(op, *stack);  // the time of an injected fault counts for the kernel

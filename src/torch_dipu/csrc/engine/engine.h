@@ -44,6 +44,7 @@ enum Special : uint8_t {
   kHooked = 2,   // a Python callable around the operator (faults)
   kForced = 4,   // the CPU runs it, on copies
   kRouted = 8,  // routes are tried before the host
+  kCaptured = 16,  // of all operators, while a graph captures a stream
 };
 
 struct Operator {
@@ -76,9 +77,10 @@ Operator& operator_of(const c10::OperatorHandle& handle);
 void change_operators(const std::vector<std::string>& names, const std::function<void(Operator&)>& change);
 
 // ---- engine.cpp
+extern std::atomic<uint8_t> g_capturing;  // kCaptured or 0: graphs/capture.cpp
 // The special cases in force for the operator in this thread.
 inline uint8_t special(const Operator& op) {  // hot path
-  const auto flags = op.special.load(std::memory_order_relaxed);
+  const auto flags = op.special.load(std::memory_order_relaxed) | g_capturing.load(std::memory_order_relaxed);
   return C10_LIKELY(flags == 0) ? 0 : flags & ~tls_off;
 }
 // The devices of a call's tensors. Routes do not run `mixed` calls: the host raises torch's errors.
@@ -89,6 +91,7 @@ struct Where {
   bool number = false;
 };
 Where where_is(const Operator& op, const torch::jit::Stack& stack);
+bool run_routes(Operator& op, torch::jit::Stack* stack);  // false: none supports the call
 // special cases, else the host
 void run(Operator& op, torch::jit::Stack* stack, c10::DispatchKey host_key);
 void run_on_host(Operator& op, torch::jit::Stack* stack, c10::DispatchKey host_key, bool on_copies = false);  // host_call.cpp

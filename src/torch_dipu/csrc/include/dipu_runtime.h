@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define DIPU_RUNTIME_ABI 2
+#define DIPU_RUNTIME_ABI 3
 
 enum {
   DIPU_OK = 0,
@@ -77,6 +77,14 @@ typedef struct DipuCollective {
   void* stream;
 } DipuCollective;
 
+/* A call of the host in a graph: `run` returns DIPU_OK, or the replay fails; `release` is called once,
+ * when the graph is destroyed. */
+typedef struct DipuHostCall {
+  int (*run)(void* data);
+  void (*release)(void* data);
+  void* data;
+} DipuHostCall;
+
 typedef struct DipuRuntime {
   uint32_t abi;  /* DIPU_RUNTIME_ABI */
   uint32_t size; /* sizeof(DipuRuntime) */
@@ -135,6 +143,17 @@ typedef struct DipuRuntime {
   int (*comm_send)(const DipuCollective* call);          /* optional */
   int (*comm_receive)(const DipuCollective* call);       /* optional */
   int (*comm_probe)(void* communicator, int* source);    /* optional */
+
+  /* graph: without these torch.accelerator.Graph raises. Between capture_begin and capture_end the chip
+   * records what is launched on the stream (kernels, copies, events) instead of running it. A chip
+   * without a queue of its own provides capture_host: torch_dipu then runs every call itself, adds it
+   * to the graph by capture_host, in order, and restores memory at the end. graph_replay launches the
+   * recorded calls on a stream, on the memory of the capture. */
+  int (*capture_begin)(int device, void* stream);                          /* optional */
+  int (*capture_host)(int device, void* stream, const DipuHostCall* call); /* optional */
+  int (*capture_end)(int device, void* stream, void** graph);              /* optional */
+  int (*graph_replay)(int device, void* graph, void* stream);              /* optional */
+  int (*graph_destroy)(int device, void* graph);                           /* optional */
 } DipuRuntime;
 
 typedef const DipuRuntime* (*DipuRuntimeGetter)(void);

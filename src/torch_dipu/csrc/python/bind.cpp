@@ -9,6 +9,7 @@
 
 #include "distributed/collective_log.h"
 #include "distributed/dicl.h"
+#include "graphs/capture.h"
 #include "routes/c_route.h"
 #include "routes/python_hook.h"
 #include "runtime/core.h"
@@ -20,6 +21,7 @@ namespace dipu {
 void register_hooks();
 void register_profiler();
 void bind_memory(py::module_& m);
+void bind_graphs(py::module_& m);
 
 static void initialize(uintptr_t table, bool calls_python) {
   static bool done = false;
@@ -29,6 +31,7 @@ static void initialize(uintptr_t table, bool calls_python) {
   install_redirect();
   register_engine();
   register_profiler();
+  register_graphs();
   done = true;
 }
 
@@ -60,45 +63,6 @@ static at::Tensor import_bytes(int device, int fd, uint64_t offset, size_t bytes
       c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), caffe2::TypeMeta::fromScalarType(at::kByte));
   result.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<int64_t>(bytes)});
   return result;
-}
-
-// Calls a compiled host function; it allocates device memory and draws the device's random numbers.
-static py::object run_on_host_py(const py::function& function, const py::list& inputs, int device) {
-  BorrowEngine engine(device);
-  RedirectGuard redirect(device);
-  return function(inputs);
-}
-
-// Moves the outputs of a host function to the device where requested; an input is returned as itself.
-static py::list adopt_outputs(
-    py::list outputs, const std::vector<bool>& wanted, const std::vector<at::Tensor>& host_inputs,
-    const std::vector<at::Tensor>& device_inputs, int device) {
-  std::vector<std::pair<c10::StorageImpl*, c10::Storage>> known;
-  for (size_t i = 0; i < host_inputs.size(); i++) {
-    known.emplace_back(host_inputs[i].storage().unsafeGetStorageImpl(), device_inputs[i].storage());
-  }
-  py::list results;
-  for (size_t i = 0; i < outputs.size(); i++) {
-    if (!THPVariable_Check(py::object(outputs[i]).ptr())) {
-      results.append(outputs[i]);
-      continue;
-    }
-    const auto host = py::cast<at::Tensor>(outputs[i]);
-    if (!wanted[i]) {
-      results.append(host.clone());  // its memory may be the device's
-      continue;
-    }
-    auto* storage = host.storage().unsafeGetStorageImpl();
-    auto found = std::find_if(known.begin(), known.end(), [&](auto& pair) { return pair.first == storage; });
-    if (found != known.end()) {
-      results.append(device_view(found->second, host));
-      continue;
-    }
-    auto adopted = adopt_host(host, device);
-    known.emplace_back(storage, adopted.storage());
-    results.append(adopted);
-  }
-  return results;
 }
 
 // Access to autograd's threads, one per device, which the first backward pass of a process creates.
@@ -142,10 +106,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("host_state", &host_state);
   m.def("alias_host", [](const at::Tensor& t) {
     TORCH_CHECK(on_device(t) && t.has_storage(), "alias_host: expected a strided dipu tensor, found one on ", t.device());
+    TORCH_CHECK(
+        recording(t.device().index()) == nullptr, "DIPU: the host's access to device memory is not permitted while a graph ",
+        "captures the stream. Hint: copy before or after the capture");
     return alias_host(t);
   });
-  m.def("run_on_host", &run_on_host_py);
-  m.def("adopt_outputs", &adopt_outputs);
+  bind_graphs(m);
   m.def("make_missing_autograd_threads", &AutogradThreads::make_missing, py::call_guard<py::gil_scoped_release>());
   m.def("drain_autograd", &drain_autograd, py::call_guard<py::gil_scoped_release>());
   m.def("refuse_dtype", [](std::optional<at::ScalarType> dtype) { refuse_dtype(dtype); });

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "graphs/capture.h"
 #include "profiler/span.h"
 #include "runtime/memory.h"
 
@@ -114,7 +115,8 @@ std::vector<SegmentRecord> memory_snapshot() {
     Device& d = device_state(i);
     DeviceLock lock(d.mutex);
     for (auto& [address, first] : d.segments) {
-      SegmentRecord segment{i, reinterpret_cast<uintptr_t>(address), first->small, first->stream, {}};
+      const auto pool = first->owner == nullptr ? PoolId{0, 0} : first->owner->id;
+      SegmentRecord segment{i, reinterpret_cast<uintptr_t>(address), first->small, first->stream, {}, pool};
       for (const Block* b = first; b != nullptr; b = b->next) {
         segment.blocks.push_back({reinterpret_cast<uintptr_t>(b->address), b->size, b->requested, b->in_use, b->pending_events > 0, b->context});
       }
@@ -146,7 +148,14 @@ void resize_storage(c10::StorageImpl* storage, size_t bytes) {
   const int device = storage->device().index();
   c10::DataPtr data = allocate(bytes, device);
   const size_t keep = std::min<size_t>(bytes, storage->nbytes());
-  if (keep > 0 && storage->data() != nullptr) device_allocator()->copy_data(data.get(), storage->data(), keep);
+  if (keep > 0 && storage->data() != nullptr) {
+    device_allocator()->copy_data(data.get(), storage->data(), keep);
+    if (const auto capture = recording(device)) {
+      record_run(capture, "resize_", [to = data.get(), from = storage->data(), keep] {
+        std::memmove(to_host(to), to_host(from), keep);
+      });
+    }
+  }
   storage->set_data_ptr_noswap(std::move(data));
   storage->set_nbytes(bytes);
 }

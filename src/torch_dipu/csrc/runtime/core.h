@@ -4,7 +4,7 @@
 // <-> host tensor on the same bytes), engine (one boxed kernel for all operators), kernels (the
 // device's own operators: allocation, views, copies), span (around each kernel: profiler,
 // memcheck), autocast, sparse, flight (the last collectives), dicl, chip_queue and communicator
-// (the process group), bind.
+// (the process group), bind. graphs: captures, of all of these.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -96,6 +96,9 @@ at::Generator make_generator(int device);
 at::Generator device_generator(const std::optional<at::Generator>& generator, int device);
 // The state of a host generator that produces the numbers of the next call on the device.
 at::Tensor host_state(int device);
+// Seed and offset.
+std::pair<uint64_t, uint64_t> generator_state(const at::Generator& generator);
+void set_generator_state(const at::Generator& generator, std::pair<uint64_t, uint64_t> state);
 // The random numbers of one call: a host engine created from the seed and the offset of a device
 // generator, which advances to the next offset. A call that draws no number leaves the offset unchanged.
 class HostEngine {
@@ -165,5 +168,8 @@ std::vector<std::string> known_operators();
 void refuse_dtype(std::optional<at::ScalarType> dtype);  // nullopt: everything is supported
 bool is_refused(at::ScalarType dtype);
 void copy_tensor(const at::Tensor& src, const at::Tensor& dst, bool non_blocking);
+
+// ---- graphs/graph.cpp
+void register_graphs();
 
 }  // namespace dipu

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <random>
 
-#include "runtime/core.h"
+#include "graphs/capture.h"
 
 namespace dipu {
 namespace {
@@ -154,7 +154,19 @@ at::Tensor host_state(int device) {
   return engine_at(impl->current, impl->offset).get_state();
 }
 
+std::pair<uint64_t, uint64_t> generator_state(const at::Generator& generator) {
+  auto* impl = static_cast<Generator*>(generator.unsafeGetGeneratorImpl());
+  std::lock_guard<std::mutex> lock(impl->mutex_);
+  return {impl->current, impl->offset};
+}
+void set_generator_state(const at::Generator& generator, std::pair<uint64_t, uint64_t> state) {
+  auto* impl = static_cast<Generator*>(generator.unsafeGetGeneratorImpl());
+  std::lock_guard<std::mutex> lock(impl->mutex_);
+  std::tie(impl->current, impl->offset) = state;
+}
+
 HostEngine::HostEngine(const std::optional<at::Generator>& generator, int device) : owner_(device_generator(generator, device)) {
+  save_generator(device, owner_);
   std::lock_guard<std::mutex> lock(owner_.mutex());
   auto* impl = static_cast<Generator*>(owner_.unsafeGetGeneratorImpl());
   seed_ = impl->current;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "graphs/capture.h"
 #include "runtime/memory_events.h"
 
 namespace dipu {
@@ -42,6 +43,7 @@ void discard(Block* b) {
 }
 
 Pool& pool_of(Device& d, const Block* b) {
+  if (C10_UNLIKELY(b->owner != nullptr)) return b->small ? b->owner->small : b->owner->large;
   return b->small ? d.small : d.large;
 }
 
@@ -93,7 +95,9 @@ void finish_events(Device& d, bool wait) {
 }
 
 void release_cached(Device& d, int device) {
-  for (Pool* pool : {&d.small, &d.large}) {
+  std::vector<Pool*> pools{&d.small, &d.large};
+  for (auto& [id, pool] : d.pools) if (pool->users == 0) pools.insert(pools.end(), {&pool->small, &pool->large});
+  for (Pool* pool : pools) {
     for (auto it = pool->begin(); it != pool->end();) {
       Block* b = *it;
       if (b->previous != nullptr || b->next != nullptr) { ++it; continue; }
@@ -138,7 +142,8 @@ std::string hint_text(size_t bytes, size_t unallocated) {
       hint_text(bytes, reserved - allocated));
 }
 
-Block* new_segment(Device& d, int device, size_t size, bool small, void* stream, size_t asked, const Context& context) {
+Block* new_segment(
+    Device& d, int device, size_t size, bool small, void* stream, PrivatePool* owner, size_t asked, const Context& context) {
   size_t bytes = small ? kSmallSegment : size < kExactLimit ? kLargeSegment : (size + kRoundLarge - 1) / kRoundLarge * kRoundLarge;
   void* address = nullptr;
   const auto ask = [&] {
@@ -165,6 +170,7 @@ Block* new_segment(Device& d, int device, size_t size, bool small, void* stream,
   b->device = device;
   b->small = small;
   b->stream = stream;
+  b->owner = owner;
   d.segments[b->address] = b;
   add(d.stats.segment, small, 1);
   add(d.stats.reserved_bytes, small, static_cast<int64_t>(bytes));
@@ -182,6 +188,7 @@ void split_block(Device& d, Block* b, size_t size) {
   tail->device = b->device;
   tail->small = b->small;
   tail->stream = b->stream;
+  tail->owner = b->owner;
   tail->previous = b;
   tail->next = b->next;
   if (tail->next != nullptr) tail->next->previous = tail;
@@ -200,6 +207,7 @@ Block* renew(Device& d, Block* old) {
   b->device = old->device;
   b->small = old->small;
   b->stream = old->stream;
+  b->owner = old->owner;
   b->previous = old->previous;
   b->next = old->next;
   if (b->previous != nullptr) b->previous->next = b;
@@ -209,7 +217,37 @@ Block* renew(Device& d, Block* old) {
   return b;
 }
 
+// The pools that threads chose; a capture's comes first.
+std::atomic<int> g_chosen_pools{0};
+thread_local std::array<PrivatePool*, kMaxDevices> tls_pool{};
+
+PrivatePool* private_pool(int device, void* stream) {
+  if (C10_UNLIKELY(g_capturing.load(std::memory_order_relaxed) != 0)) {
+    if (const auto capture = capture_of(device, stream)) return capture->memory;
+  }
+  return C10_UNLIKELY(g_chosen_pools.load(std::memory_order_relaxed) != 0) ? tls_pool[device] : nullptr;
+}
+
 }  // namespace
+
+PrivatePool* use_pool(int device, PoolId id) {
+  Device& d = device_state(device);
+  DeviceLock lock(d.mutex);
+  auto& pool = d.pools[id];
+  if (pool == nullptr) pool = std::make_unique<PrivatePool>(PrivatePool{id, {}, {}, 0});
+  pool->users++;
+  return pool.get();
+}
+void release_pool(int device, PoolId id) {
+  Device& d = device_state(device);
+  DeviceLock lock(d.mutex);
+  if (const auto found = d.pools.find(id); found != d.pools.end()) found->second->users--;
+}
+PrivatePool* exchange_thread_pool(int device, PrivatePool* pool) {
+  auto& slot = tls_pool[device];
+  g_chosen_pools += (pool != nullptr) - (slot != nullptr);
+  return std::exchange(slot, pool);
+}
 
 Block* allocate_block(size_t bytes, int device) {
   Device& d = device_state(device);
@@ -220,9 +258,10 @@ Block* allocate_block(size_t bytes, int device) {
   const bool small = size <= kSmallLimit;
   void* stream = current_stream(device);
   TORCH_CHECK(!in_bad_fork(), "Cannot re-initialize DIPU in forked subprocess");
+  PrivatePool* owner = private_pool(device, stream);
   DeviceLock lock(d.mutex);
   if (C10_UNLIKELY(!d.events.empty())) finish_events(d, false);
-  Pool& pool = small ? d.small : d.large;
+  Pool& pool = C10_UNLIKELY(owner != nullptr) ? (small ? owner->small : owner->large) : small ? d.small : d.large;
   auto it = pool.lower_bound(Key{stream, size, nullptr});
   Block* b = nullptr;
   if (C10_LIKELY(it != pool.end() && (*it)->stream == stream)) {
@@ -233,7 +272,7 @@ Block* allocate_block(size_t bytes, int device) {
       add(d.stats.inactive_split_bytes, small, -static_cast<int64_t>(b->size));
     }
   } else {
-    b = new_segment(d, device, size, small, stream, bytes, context);
+    b = new_segment(d, device, size, small, stream, owner, bytes, context);
   }
   split_block(d, b, size);
   if (C10_UNLIKELY(noted & kChecks)) b = renew(d, b);
@@ -256,6 +295,19 @@ Block* allocate_block(size_t bytes, int device) {
   return b;
 }
 
+// An event on a captured stream is none of the chip: the block is freed at the end of the capture.
+static bool keep_until_capture_ends(Block* b) {
+  for (void* stream : b->used_on) {
+    const auto capture = capture_of(b->device, stream);
+    if (capture == nullptr) continue;
+    std::lock_guard<std::mutex> lock(capture->mutex);
+    capture->freed.push_back(b);
+    return true;
+  }
+  return false;
+}
+static void wait_for_streams(Device& d, Block* b);
+
 void free_block(void* context) {
   auto* b = static_cast<Block*>(context);
   if (b == nullptr || in_bad_fork()) return;  // a forked child owns no device memory
@@ -275,6 +327,11 @@ void free_block(void* context) {
   c10::reportMemoryUsageToProfiler(
       b->address, -static_cast<int64_t>(b->size), d.stats.allocated_bytes[0].current,
       d.stats.reserved_bytes[0].current, dipu_device(b->device));
+  if (C10_UNLIKELY(!b->used_on.empty()) && keep_until_capture_ends(b)) return;
+  wait_for_streams(d, b);
+}
+
+static void wait_for_streams(Device& d, Block* b) {
   for (void* stream : b->used_on) {
     void* event = nullptr;
     int code = runtime().event_create(b->device, 0, &event);
@@ -286,6 +343,11 @@ void free_block(void* context) {
   }
   b->used_on.clear();
   if (b->pending_events == 0) cache_block(d, b);
+}
+void free_pending(Block* b) {
+  Device& d = device_state(b->device);
+  DeviceLock lock(d.mutex);
+  wait_for_streams(d, b);
 }
 
 c10::DataPtr device_data(Block* b) {

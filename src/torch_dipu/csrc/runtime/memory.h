@@ -20,12 +20,16 @@ using Context = std::shared_ptr<c10::GatheredContext>;  // a stack, formatted on
 
 constexpr size_t kGranule = 512;  // every block is a multiple of it
 
+using PoolId = std::pair<uint64_t, uint64_t>;  // torch's MempoolId_t
+struct PrivatePool;
+
 // A range inside a segment, in use or cached. Neighbours are linked so that free ranges merge.
 struct Block {
   char* address = nullptr;
   size_t size = 0, requested = 0;
   int device = 0;
   bool small = false, in_use = false;
+  PrivatePool* owner = nullptr;  // of its memory; null: the device's own pools
   void* stream = nullptr;  // the stream that may reuse it at once
   Block *previous = nullptr, *next = nullptr;
   std::vector<void*> used_on;              // further streams, from record_stream
@@ -54,9 +58,18 @@ struct BlockOrder {
 };
 using Pool = std::set<Block*, BlockOrder>;
 
+// Memory of graphs, or of a MemPool. Its free blocks are used by nobody else, and return to the chip once
+// it has no user.
+struct PrivatePool {
+  PoolId id;
+  Pool small, large;
+  int users = 0;
+};
+
 struct Device {
   std::mutex mutex;
   Pool small, large;  // cached blocks
+  std::map<PoolId, std::unique_ptr<PrivatePool>> pools;
   std::map<char*, Block*> segments;  // by address: the first block
   std::deque<std::pair<void*, Block*>> events;  // freed, but still in use on another stream
   c10::CachingDeviceAllocator::DeviceStats stats;
@@ -98,6 +111,11 @@ inline void add(c10::CachingAllocator::StatArray& stat, bool small, int64_t amou
 Block* allocate_block(size_t bytes, int device);
 void free_block(void* block);  // deleter of a device DataPtr
 c10::DataPtr device_data(Block* block);
+PrivatePool* use_pool(int device, PoolId id);  // adds a user
+void release_pool(int device, PoolId id);      // removes it
+// The pool of this thread's allocations, until the next call; null: the usual ones.
+PrivatePool* exchange_thread_pool(int device, PrivatePool* pool);
+void free_pending(Block* block);  // a freed block whose streams were captured
 void finish_events(Device& d, bool wait);  // frees blocks whose use on other streams has ended
 void release_cached(Device& d, int device);  // returns entirely free segments to the chip
 std::string readable(size_t bytes);            // "1.50 MiB"
@@ -113,6 +131,7 @@ struct SegmentRecord {
   bool small;
   void* stream;
   std::vector<BlockRecord> blocks;
+  PoolId pool{0, 0};
 };
 std::vector<SegmentRecord> memory_snapshot();
 std::vector<SegmentRecord> pinned_snapshot();  // device DIPU_HOST; one block each

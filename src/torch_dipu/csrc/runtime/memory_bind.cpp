@@ -48,7 +48,7 @@ static py::list segments(const std::vector<SegmentRecord>& records, Frames& fram
         py::arg("device") = s.device, py::arg("address") = s.address, py::arg("total_size") = total,
         py::arg("allocated_size") = allocated, py::arg("active_size") = active, py::arg("requested_size") = requested,
         py::arg("stream") = reinterpret_cast<uintptr_t>(s.stream), py::arg("segment_type") = s.small ? "small" : "large",
-        py::arg("segment_pool_id") = py::make_tuple(0, 0), py::arg("is_expandable") = false, py::arg("blocks") = blocks);
+        py::arg("segment_pool_id") = py::make_tuple(s.pool.first, s.pool.second), py::arg("is_expandable") = false, py::arg("blocks") = blocks);
     frames.want(segment, nullptr);
     segments.append(segment);
   }

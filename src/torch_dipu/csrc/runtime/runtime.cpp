@@ -9,7 +9,7 @@
 #include <array>
 #include <mutex>
 
-#include "runtime/core.h"
+#include "graphs/capture.h"
 
 namespace dipu {
 namespace {
@@ -130,7 +130,9 @@ void* current_stream(int device) {
   return tls_stream[device];
 }
 void synchronize_device(int device) {
-  check(g_table->device_synchronize(resolve_device(device)), "device_synchronize");
+  const int index = resolve_device(device);
+  refuse_device_wide_in_capture(index, "synchronize()");
+  check(g_table->device_synchronize(index), "device_synchronize");
 }
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
@@ -192,12 +194,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return handle_of(stream);
   }
   bool queryStream(const c10::Stream& stream) const override {
+    refuse_in_capture(stream.device_index(), handle_of(stream), "stream.query()");
     const int code = g_table->stream_query(stream.device_index(), handle_of(stream));
     if (code == DIPU_NOT_READY) return false;
     check(code, "stream_query");
     return true;
   }
   void synchronizeStream(const c10::Stream& stream) const override {
+    refuse_in_capture(stream.device_index(), handle_of(stream), "stream.synchronize()");
     check(g_table->stream_synchronize(stream.device_index(), handle_of(stream)), "stream_synchronize");
   }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
@@ -216,21 +220,28 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
       const int timing = flag == c10::EventFlag::BACKEND_DEFAULT ? 1 : 0;
       check(g_table->event_create(stream.device_index(), timing, event), "event_create");
     }
-    check(g_table->event_record(stream.device_index(), *event, handle_of(stream)), "event_record");
+    const int index = stream.device_index();
+    note_captured_event(index, handle_of(stream), *event);
+    if (C10_UNLIKELY(records_host_calls() && capture_of(index, handle_of(stream)) != nullptr)) return;  // calls keep their order
+    check(g_table->event_record(index, *event, handle_of(stream)), "event_record");
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (event == nullptr) return;
+    if (C10_UNLIKELY(join_by_event(stream.device_index(), handle_of(stream), event)) && records_host_calls()) return;
     check(g_table->stream_wait_event(stream.device_index(), handle_of(stream), event), "stream_wait_event");
   }
   bool queryEvent(void* event) const override {
     if (event == nullptr) return true;
+    refuse_captured_event(event, "event.query()");
     const int code = g_table->event_query(event);
     if (code == DIPU_NOT_READY) return false;
     check(code, "event_query");
     return true;
   }
   void synchronizeEvent(void* event) const override {
-    if (event != nullptr) check(g_table->event_synchronize(event), "event_synchronize");
+    if (event == nullptr) return;
+    refuse_captured_event(event, "event.synchronize()");
+    check(g_table->event_synchronize(event), "event_synchronize");
   }
   void destroyEvent(void* event, const c10::DeviceIndex device) const noexcept override {
     if (event != nullptr && !g_bad_fork) g_table->event_destroy(device, event);
