@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import cost_pages, docs_site, reference_pages
+from scripts import cost_pages, docs_site, fault_pages, reference_pages
 from tests import warm
 
 ROOT = Path(__file__).parents[1]
@@ -91,12 +91,18 @@ def test_the_page_of_quirks_shows_every_quirk() -> None:
         assert [name for name in names if f'quirk("{name}"' not in text] == []
 
 
-GENERATED = {**reference_pages.pages(), **cost_pages.files(cost_pages.kept())}
+GENERATED = {
+    **reference_pages.pages(),
+    **cost_pages.files(cost_pages.kept()),
+    **fault_pages.files(fault_pages.kept()),
+}
 
 
 @pytest.mark.parametrize("page", GENERATED, ids=name)
 def test_a_generated_page_is_what_its_generator_writes(page: Path) -> None:
-    assert page.read_text("utf-8") == GENERATED[page], "run scripts.reference_pages or cost_pages"
+    assert page.read_text("utf-8") == GENERATED[page], (
+        "run scripts.reference_pages, cost_pages or fault_pages"
+    )
 
 
 def test_links_within_the_repository_lead_somewhere() -> None:

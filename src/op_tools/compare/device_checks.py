@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that read whole results on their device: a sample misses errors of few elements.
+"""Checks that read results and gradients on their device: a sample misses errors of few elements.
 
-Products are checked by a random projection (`op_tools.compare.projection`), other calls by a block,
-all of them for NaN and Inf. A block is a part of the call, computed alone: rows, heads, images and
-elements that do not depend on each other have the same results whether they are computed together
-or not. A kernel whose error depends on the place (a tile, an edge, one element) errs at another
-place of the block, so the two results differ. An error that is the same in every element is in both
-results: a sample that the host judges finds it.
+Products are checked by a random projection (`op_tools.compare.projection`), other calls by a block
+that is computed again (`op_tools.compare.blocks`), all of them for NaN and Inf.
 """
 
 from __future__ import annotations
@@ -16,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -23,10 +20,11 @@ import torch
 from torch import Tensor
 
 from deeplink.i18n import _
-from op_tools.compare import projection, slices
-from op_tools.compare.host_verdicts import RecordedCall
+from op_tools.compare import blocks, projection, slices
+from op_tools.compare.blocks import Block, Compared, Region
+from op_tools.compare.host_verdicts import RecordedCall, labels_of
 from op_tools.compare.inputs import device_of
-from op_tools.compare.slices import Aim, Chooser, Picks, Slice
+from op_tools.compare.slices import Aim, Chooser, Slice
 from op_tools.compare.suspects import Suspects, key_of
 from op_tools.core.call import Call, tensor_list
 from op_tools.core.gradients import Gradients
@@ -34,12 +32,6 @@ from op_tools.tensors import finite, host_transfer, statistics
 
 WORST = 8  # elements of a row with the largest errors on the device, which the host judges
 PRODUCT_EACH = 8  # product that the host's kernels compute is checked by a projection
-BLOCK_EACH = 16  # call of an operator of which a block is computed again
-ELEMENTS = 1 << 24  # of a block on a device
-ON_HOST = 1 << 20  # of a block whose kernels are the host's
-PLACES, BLOCKS = 8, 8  # elements of a suspect that are judged on the host, and blocks searched
-# Units by which a block may differ, as it may be summed in another order.
-ROUNDING, SUMMING = 8, 256
 # Operators whose results have no NaN where all arguments are finite: NaN needs 0 / 0 or Inf - Inf.
 NEVER_NAN = frozenset(
     """
@@ -50,6 +42,8 @@ NEVER_NAN = frozenset(
     native_dropout_backward index_select gather reshape contiguous clone _to_copy to copy
     """.split()
 )
+# Their gradients have none either; nor have those of losses, unless the loss is not finite.
+NEVER_NAN_GRADIENT = NEVER_NAN | {"cross_entropy", "nll_loss"}
 NAN = _("NaN in the result, of arguments that are all finite")
 
 
@@ -62,7 +56,13 @@ class _Checked:
     label: str
     sample: Sequence[Tensor]  # of the arguments, on the host
     outline: Tensor | None  # of the result, without values
-    names: tuple[str, ...]  # of the numbers: "greatest", "of arguments", "block"
+    counts: dict[str, int]  # of numbers: of "greatest", "of arguments" and "block"
+    regions: Sequence[Region]  # of a block
+
+    @property
+    def has_finite_sample(self) -> bool:
+        """Whether a sample is all that is known of the arguments, and is finite."""
+        return "of arguments" not in self.counts and are_finite(self.sample)
 
 
 class DeviceChecks:
@@ -76,35 +76,83 @@ class DeviceChecks:
     ) -> None:
         """`waits`: read each check at once; else the program does not wait for its device."""
         self._suspects, self._report_nan, self._waits = suspects, report_nan, waits
-        self._blocks = Block(ELEMENTS), Block(ON_HOST)
-        self._turns: Counter[tuple[str, str]] = Counter()  # calls that may be checked
+        self._spans = blocks.Span(blocks.ELEMENTS), blocks.Span(blocks.ON_HOST)
+        self._turns = blocks.Turns()
+        self._products: Counter[tuple[str, str]] = Counter()  # that may be checked
         self._checks = projection.Checks(self._note)
         self._lock = threading.Lock()
 
+    def block(self, call: Call) -> Block | None:
+        """A block of a large call, from before the call; None: it is not the turn of the call."""
+        if projection.covers(call) or not self._turns.next(call.name):
+            return None
+        return Block.of(call, self._spans[_is_on_host(call)])
+
     def check(
-        self, call: Call, result: Any, is_sampled: bool, recorded: RecordedCall | None
-    ) -> None:
-        """Launch the checks of a whole result."""
+        self,
+        call: Call,
+        result: Any,
+        wrote: bool,
+        block: Block | None,
+        recorded: RecordedCall | None,
+    ) -> Tensor | None:
+        """Launch the checks of a whole result. The greatest magnitude of arguments and results, on
+        the device, for the check of gradients; None: they are not checked for NaN.
+        """
         outputs = tensor_list(result)
+        compared = Compared() if block is None else block.compared(result)
+        if wrote:  # the arguments before the call are gone
+            self._launch(call, key_of(call), recorded, "output", outputs, None, {}, compared)
+            return None
         product = projection.start(call, result) if self._projects(call, "output") else None
         numbers: dict[str, Tensor | None] = {}
-        if product is None and is_sampled and self._is_turn(call, "block", BLOCK_EACH):
-            numbers["block"] = differing(call, result, self._block(call))
+        of_all = None
         # by an argument, the program may request a result that is not finite
         if not any(isinstance(arg, float) and not math.isfinite(arg) for arg in call.args):
             never_nan = _is_never_nan(call)
-            numbers["greatest"] = projection.greatest(outputs if never_nan else _large(outputs))
-            if never_nan and product is None:
-                numbers["of arguments"] = projection.greatest(call.inputs)
-        self._launch(call, key_of(call), recorded, "output", outputs, product, numbers)
+            for_gradients = product is None and (never_nan or call.operator in NEVER_NAN_GRADIENT)
+            own = projection.greatest(outputs if never_nan or for_gradients else _large(outputs))
+            numbers["greatest"] = own if never_nan or _large(outputs) else None
+            if for_gradients:
+                given = projection.greatest(call.inputs)
+                numbers["of arguments"] = given if never_nan else None
+                known = [one for one in (given, own) if one is not None]
+                of_all = known[0] if len(known) == 1 else torch.maximum(*known) if known else None
+        self._launch(call, key_of(call), recorded, "output", outputs, product, numbers, compared)
+        return of_all
 
-    def check_gradient(
+    def check_gradients(
+        self,
+        call: Call,
+        key: Hashable,
+        recorded: RecordedCall | None,
+        found: Gradients,
+        block: Block | None,
+        of_all: Tensor | None,
+    ) -> None:
+        """Launch the checks of the gradients of a call. `of_all`: what `check` returned."""
+        compared = Compared() if block is None else block.compared_gradients(found)
+        large = {
+            at: one for at, one in enumerate(found.inputs) if one is not None and _large([one])
+        }
+        labels = [] if recorded is None else labels_of("grad", recorded.call)
+        label = labels[next(iter(large))] if labels and len(large) == 1 else "grad"
+        gradients = list(large.values())
+        numbers: dict[str, Tensor | None] = {}
+        if of_all is not None and gradients:
+            flown = projection.greatest([one for one in found.outputs if one is not None])
+            numbers["greatest"] = projection.greatest(gradients)
+            numbers["of arguments"] = of_all if flown is None else torch.maximum(of_all, flown)
+        self._launch(call, key, recorded, label, gradients, None, numbers, compared)
+
+    def check_product(
         self, call: Call, key: Hashable, recorded: RecordedCall | None, product: GradientProduct
     ) -> None:
         """Launch the check of a gradient that is a product."""
         if self._projects(call, product.label):
             pending = projection.start(product.call(call), product.result)
-            self._launch(call, key, recorded, product.label, [product.result], pending, {})
+            outputs = [product.result]
+            self._launch(call, key, recorded, product.label, outputs, pending, {}, Compared())
 
     def finish(self) -> None:
         """Read the pending checks."""
@@ -113,9 +161,8 @@ class DeviceChecks:
     def faulty_slices(self, call: Call, result: Any) -> list[Slice]:
         """Slices of a suspect's result where the device's own checks fail. Waits for the device."""
         aim = _not_finite(call, tensor_list(result)) or worst_of_product(call, result)
-        aims = [aim] if aim is not None else places(call, result, self._block(call))
-        parts = [slices.slice_of(call, aim) for aim in aims]
-        return [part for part in parts if part is not None and part.is_result_judged]
+        part = None if aim is None else slices.slice_of(call, aim)
+        return [part] if part is not None and part.is_result_judged else []
 
     def _launch(
         self,
@@ -126,14 +173,17 @@ class DeviceChecks:
         outputs: Sequence[Tensor],
         product: projection.Pending | None,
         numbers: dict[str, Tensor | None],
+        block: Compared,
     ) -> None:
-        known = {name: one.reshape(()).float() for name, one in numbers.items() if one is not None}
+        numbers = {**numbers, "block": block.numbers}
+        known = {name: one.reshape(-1).float() for name, one in numbers.items() if one is not None}
         if product is None and not known:
             return
         header = call.with_arguments((), {}) if recorded is None else recorded.call
         outline = next((one.to("meta") for one in outputs if one.is_floating_point()), None)
         sample = () if recorded is None else header.inputs
-        checked = _Checked(header, key, label, sample, outline, tuple(known))
+        counts = {name: len(one) for name, one in known.items()}
+        checked = _Checked(header, key, label, sample, outline, counts, block.regions)
         self._checks.add(checked, product, list(known.values()))
         # a batch of checks is cheaper where the launch of a kernel takes time
         self._checks.advance(at_once=_is_on_host(call), wait=self._waits)
@@ -142,9 +192,14 @@ class DeviceChecks:
         self, checked: _Checked, finding: projection.Finding | None, numbers: list[float]
     ) -> None:
         """Report a NaN, or make a suspect of a call whose checks failed."""
-        by_name = dict(zip(checked.names, numbers, strict=True))
-        greatest, block = by_name.get("greatest", 0.0), int(by_name.get("block", 0))
-        of_finite = math.isfinite(by_name.get("of arguments", math.nan))
+        rest = iter(numbers)
+        by_name = {name: list(islice(rest, count)) for name, count in checked.counts.items()}
+        [greatest], [given] = (
+            by_name.get("greatest", [0.0]),
+            by_name.get("of arguments", [math.nan]),
+        )
+        block, aims = blocks.found(checked.regions, by_name.get("block", []))
+        of_finite = math.isfinite(given)
         of_finite = of_finite or (finding is not None and finding.non_finite > 0)
         text, non_finite = "", False
         if math.isnan(greatest) and of_finite and checked.outline is not None:
@@ -158,27 +213,22 @@ class DeviceChecks:
                 "of the call, computed alone"
             )
             text = text.format(block=block)
-        elif not math.isfinite(greatest) and are_finite(checked.sample):
+        elif not math.isfinite(greatest) and (of_finite or checked.has_finite_sample):
             # an element of the arguments that is not finite may make one of the result
             text = _("the result is not finite; whether the arguments are was not checked")
             non_finite = True
         if text:
-            self._suspects.add(checked.call, checked.key, checked.label, text, non_finite)
-
-    def _block(self, call: Call) -> Block:
-        return self._blocks[_is_on_host(call)]
+            self._suspects.add(checked.call, checked.key, checked.label, text, non_finite, aims)
 
     def _projects(self, call: Call, item: str) -> bool:
         """Whether a product is checked by a projection: each of a GPU, some of a host's kernels,
         for which the check takes as long as a small product.
         """
-        return not _is_on_host(call) or self._is_turn(call, item, PRODUCT_EACH)
-
-    def _is_turn(self, call: Call, item: str, each: int) -> bool:
-        """Whether a call is one of `each` of its operator, the first of them included."""
+        if not _is_on_host(call):
+            return True
         with self._lock:
-            self._turns[call.name, item] += 1
-            return self._turns[call.name, item] % each == 1
+            self._products[call.name, item] += 1
+            return self._products[call.name, item] % PRODUCT_EACH == 1
 
 
 def _is_on_host(call: Call) -> bool:
@@ -201,102 +251,6 @@ def _is_never_nan(call: Call) -> bool:
         return call.operator in NEVER_NAN
     mask = call.args[3] if len(call.args) > 3 else call.kwargs.get("attn_mask")
     return mask is None  # a mask may leave out all keys of a query
-
-
-# Blocks.
-
-
-class Block(Chooser):
-    """Chooses neighbouring indices, and at most half of the largest dimension.
-
-    Consecutive calls start at other indices, so that every element is checked after a few calls.
-    """
-
-    def __init__(self, elements: int) -> None:
-        super().__init__(scale=elements / slices.SAMPLE)
-        self._call = 0
-
-    def next_call(self) -> None:
-        super().next_call()
-        self._call += 1
-
-    def __call__(self, shape: Sequence[int], free: Sequence[int], elements: int) -> Picks:
-        return super().__call__(shape, free, min(elements, max(1, math.prod(shape) // 2)))
-
-    def indices(self, size: int, count: int, at: int | None = None) -> Tensor:
-        step = slices.STEPS[self._dimension % len(slices.STEPS)]
-        self._dimension += 1
-        return (torch.arange(count) + int(self._call * step % 1.0 * size)) % size
-
-    def edge(self, inner: int) -> int:
-        """Products are not computed again: the projection checks them."""
-        raise ValueError("a product")
-
-
-def differing(call: Call, result: Any, choose: Chooser) -> Tensor | None:
-    """Count, on the device, the elements of a block that differ; None: the call has no block.
-
-    Call it outside of the graph. The count is a tensor of one element.
-    """
-    pairs = _block_pairs(call, result, choose)
-    if not pairs:
-        return None
-    return torch.stack([_wrong(own, block).sum() for own, block in pairs]).sum().reshape(1)
-
-
-def places(call: Call, result: Any, choose: Chooser) -> list[Aim]:
-    """Elements of the first result that differ from blocks. Waits for the device.
-
-    Some of them are correct: the block computed alone errs, too, at another place of the call.
-    """
-    found: dict[tuple[int, ...], None] = {}
-    for _search in range(BLOCKS):
-        pairs = _block_pairs(call, result, choose)
-        if not pairs or len(found) >= PLACES:
-            break
-        own, block = pairs[0]
-        picks: Picks = getattr(own, "picks", ())
-        if len(picks) != own.dim():
-            break
-        for place in _wrong(own, block).nonzero()[:PLACES].tolist():
-            indices = zip(place, picks, strict=True)
-            found[tuple([at if pick is None else int(pick[at]) for at, pick in indices])] = None
-    return list(map(Aim, found))
-
-
-def _block_pairs(call: Call, result: Any, choose: Chooser) -> list[tuple[Tensor, Tensor]]:
-    """The results of a block: as in the large call, and computed alone."""
-    name = call.operator
-    # convolutions are checked by a projection; gradients of attention are sums that cancel
-    if name.startswith("conv") or ("attention" in name and name.endswith("backward")):
-        return []
-    part = slices.slice_of(call, choose)
-    if part is None or part.written is not None or not part.is_result_judged:
-        return []
-    try:
-        alone = tensor_list((part.func or call.func)(*part.args, **part.kwargs))
-    except (RuntimeError, ValueError, NotImplementedError):  # the device refuses the smaller call
-        return []
-    own = tensor_list(part.result(result))
-    if [one.shape for one in own] != [one.shape for one in alone]:
-        return []
-    return [(one, other) for one, other in zip(own, alone, strict=True) if one.numel()]
-
-
-def _wrong(own: Tensor, block: Tensor) -> Tensor:
-    """Mark the elements that differ by more than another order of summation explains."""
-    differ = own != block
-    if not (own.is_floating_point() or own.is_complex()):
-        return differ
-    differ &= ~((own != own) & (block != block))  # NaN in both
-    is_double = own.dtype in (torch.float64, torch.complex128)
-    wide = torch.float64 if is_double else torch.float32  # sums of a narrow type are made in it
-    one, other = (t.to(wide) if t.is_floating_point() else t for t in (own, block))
-    size = torch.maximum(one.abs(), other.abs())
-    mean = torch.where(size.isfinite(), size, 0).mean()
-    allowed = ROUNDING * torch.finfo(own.dtype).eps + SUMMING * torch.finfo(wide).eps
-    close = (one - other).abs() <= allowed / 2 * (size + mean)
-    return differ & ~(close & size.isfinite())
 
 
 # Elements of a suspect that the host judges.

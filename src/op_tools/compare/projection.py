@@ -27,7 +27,9 @@ c = |row i of C|, ab = |row i of A| |B| and m = ab / sqrt(K), which is c if term
   rounded factors         where the program allows TF32, u_TF32 2 (c + m), for A and B, and u_TF32 c
                           for this check, as it is a product too.
   narrow partial sums     where the program allows them, S = K / 256 parts, 16 at most, are rounded:
-                          u_C sqrt(1 + S / 2) max(c, m).
+                          u_C sqrt(1 + S / 2) max(c, m). Of gradients of convolutions in float16,
+                          torch's own kernels of the CPU round S parts: one for each place of a
+                          filter, or for each image.
   underflow               sqrt(N) (smallest normal number of C, and K of the smallest of a sum).
 
 Their squares add up to s^2. With z = (C V - A B V) / s, E z^2 <= 1. Two metrics are judged:
@@ -193,7 +195,7 @@ class Checks(Generic[Tag]):
         self._launched = deque()
 
     def add(self, tag: Tag, product: Pending | None, numbers: Sequence[Tensor] = ()) -> None:
-        """Add a call. `numbers`: tensors of one number of float32."""
+        """Add a call. `numbers`: tensors of float32, of one dimension."""
         with self._lock:
             self._added.append((tag, product, numbers))
 
@@ -225,8 +227,8 @@ class Checks(Generic[Tag]):
         reading = None
         if numbers:
             with _quiet(numbers[0].device.type):
-                reading = Reading(torch.stack([one.to(numbers[0].device) for one in numbers]))
-        calls = [(tag, product, len(own)) for tag, product, own in added]
+                reading = Reading(torch.cat([one.to(numbers[0].device) for one in numbers]))
+        calls = [(tag, product, sum(map(len, own))) for tag, product, own in added]
         self._launched.append((calls, reading))
 
 
@@ -287,6 +289,7 @@ class _Errors:
     summing: float
     factors: float  # 0: they are not rounded
     sums: float  # of partial sums; 0: they are not rounded
+    parts: int  # of a sum that are rounded; 0: by the number of its terms
     tiny: float  # the smallest normal number of the result
 
 
@@ -320,7 +323,7 @@ class _Part:
         """The factors of the norms of a row: see `_metrics`."""
         errors, inner, columns = self.errors, self.inner, self.columns
         cancelled = math.sqrt(inner / 12) / 4 + (32 if self.transforms else 1)
-        parts = min(16, inner // 256)
+        parts = errors.parts or min(16, inner // 256)
         return [
             errors.rounding,
             errors.summing * (inner / 3 + math.sqrt(columns)),
@@ -383,8 +386,8 @@ def _metrics(parts: list[_Part]) -> Tensor:
     return torch.stack([one.to(torch.float32) for one in found], 1)
 
 
-def _errors(call: Call, result: Tensor, convolution: bool = False) -> _Errors:
-    """The errors that a call's device may make."""
+def _errors(call: Call, result: Tensor, convolution: bool = False, parts: int = 0) -> _Errors:
+    """The errors that a call's device may make. `parts`: of a sum that kernels of float16 round."""
     own = call.inputs[0]
     allowed = precision.now(call)
     rounded = allowed.convolution if convolution else allowed.matmul
@@ -392,13 +395,14 @@ def _errors(call: Call, result: Tensor, convolution: bool = False) -> _Errors:
     if own.dtype is torch.float32 and result.dtype is torch.float32 and rounded is not None:
         factors = rounded.roundoff
     kind = str(result.dtype).removeprefix("torch.")
+    parts = parts if result.dtype is torch.float16 else 0
     narrow = any(sums.format == kind for sums in allowed.sums) and not convolution
     unit = _UNIT[result.dtype]
     summing = _UNIT[torch.float64 if own.dtype is torch.float64 else torch.float32]
     tiny = torch.finfo(result.dtype).tiny
     if result.dtype is torch.float16:
         tiny = torch.finfo(result.dtype).smallest_normal * unit * 2  # no device flushes them
-    return _Errors(unit, summing, factors, unit if narrow else 0.0, tiny)
+    return _Errors(unit, summing, factors, unit if narrow or parts else 0.0, parts, tiny)
 
 
 def _linear(call: Call, result: Any) -> list[_Part]:
@@ -576,6 +580,7 @@ def _by_channels(
     result: Tensor,
     signs: Tensor,
     inner: int,
+    parts: int = 0,
 ) -> _Part:
     """A convolution whose channels are projected. `skinny`: the filters times the signs, `norms`:
     those of the filters of each group.
@@ -589,7 +594,7 @@ def _by_channels(
     bound = (patches.clamp_min(0).sqrt() * norms)[..., None, None]
     grouped = result.reshape(len(result), groups, columns, -1)
     size, sample = _norms(grouped, 2).transpose(2, 3), _sample(grouped.transpose(2, 3))
-    errors = _errors(call, result, convolution=True)
+    errors = _errors(call, result, convolution=True, parts=parts)
     return _Part(label, left, right, size, bound, None, sample, inner, columns, errors, True)
 
 
@@ -622,7 +627,7 @@ def _image_gradient(
     convolve = partial(shape.image_gradient, size=image.shape[2:])
     label = _("gradient of the input")
     operands = grad, skinny, norms, convolve, groups, result, signs, inner
-    return [_by_channels(call, label, *operands)]
+    return [_by_channels(call, label, *operands, parts=math.prod(filters.shape[2:]))]
 
 
 def _filter_gradient(
@@ -647,7 +652,7 @@ def _filter_gradient(
     channels = _norms(image.transpose(0, 1).flatten(1), 1).view(groups, -1, 1)
     rows = channels.expand(-1, -1, math.prod(filters.shape[2:])).reshape(groups, -1, 1)
     of_grad = _norms(grad.transpose(0, 1).reshape(groups, -1), 1)
-    errors = _errors(call, result, convolution=True)
+    errors = _errors(call, result, convolution=True, parts=len(image))
     factor = precision.now(call).convolution
     if factor is not None:  # the projected gradient has more digits than are left of it
         errors = replace(errors, factors=max(errors.factors, factor.roundoff))

@@ -140,6 +140,11 @@ class Chooser:
         """The next indices are those of another call."""
         self._dimension = 0
 
+    def members(self, length: int) -> list[int]:
+        """The places of two members of a list."""
+        found: list[int] = self.indices(length, min(2, length)).tolist()
+        return found
+
     def __call__(self, shape: Sequence[int], free: Sequence[int], elements: int) -> Picks:
         """Indices of the `free` dimensions of a shape so that about `elements` are left.
 
@@ -198,13 +203,20 @@ def _check_size(shape: Sequence[int], free: Sequence[int]) -> None:
 
 
 class Aim(Chooser):
-    """Chooses given elements of a result: one index of each dimension, and some of the last."""
+    """Chooses given elements of a result: one index of each dimension, and some of the last; of a
+    list of tensors those of one member.
+    """
 
-    def __init__(self, place: Sequence[int], last: Sequence[int] = ()) -> None:
+    def __init__(
+        self, place: Sequence[int], last: Sequence[int] = (), member: int | None = None
+    ) -> None:
         super().__init__()
-        self._place = [[at] for at in place]
+        self._place, self._member = [[at] for at in place], member
         if last:
             self._place.append(sorted(last))
+
+    def members(self, length: int) -> list[int]:
+        return super().members(length) if self._member is None else [self._member]
 
     def __call__(self, shape: Sequence[int], free: Sequence[int], elements: int) -> Picks:
         _check_size(shape, free)
@@ -280,10 +292,24 @@ def take(tensor: Tensor, picks: Picks) -> Tensor:
     part = tensor.detach()
     for at, indices in enumerate(picks, tensor.dim() - len(picks)):
         if indices is not None and at >= 0 and tensor.shape[at] != 1:
-            part = part.index_select(at, _on(indices, tensor.device))
-    part = part.clone() if part.data_ptr() == tensor.data_ptr() else part
+            start = getattr(indices, "start", None)
+            if start is None:
+                part = part.index_select(at, _on(indices, tensor.device))
+            else:
+                part = _neighbours(part, at, start, len(indices))
+    if part.untyped_storage()._cdata == tensor.untyped_storage()._cdata:
+        part = part.clone()
     part.picks = picks  # type: ignore[attr-defined]
     return part
+
+
+def _neighbours(tensor: Tensor, dim: int, start: int, count: int) -> Tensor:
+    """Neighbouring elements of a dimension, whose first element follows its last one."""
+    before_end = min(count, tensor.shape[dim] - start)
+    part = tensor.narrow(dim, start, before_end)
+    if before_end == count:
+        return part
+    return torch.cat([part, tensor.narrow(dim, 0, count - before_end)], dim)
 
 
 def _are_same_elements(first: Tensor, second: Tensor) -> bool:
@@ -388,7 +414,7 @@ def _lists(call: Call, choose: Chooser) -> Slice | None:
     length = len(lists[0])
     if any(len(value) != length for value in lists):
         return None
-    members = choose.indices(length, min(2, length)).tolist()
+    members = choose.members(length)
     firsts = [lists[0][member] for member in members]
     elements = choose.sample // 2
     chosen = [
@@ -396,7 +422,11 @@ def _lists(call: Call, choose: Chooser) -> Slice | None:
     ]
 
     def part(tensor: Tensor, at: int) -> Tensor:
-        return take(tensor, chosen[at]) if tensor.shape == firsts[at].shape else _copied(tensor)
+        if tensor.shape != firsts[at].shape:
+            return _copied(tensor)
+        found = take(tensor, chosen[at])
+        found.member = members[at]  # type: ignore[attr-defined]
+        return found
 
     def parts(value: Any) -> Any:
         if _is_list(value):
@@ -1016,33 +1046,55 @@ def _likelihood(call: Call, choose: Chooser) -> Slice | None:
     return Slice(args, call.kwargs, lambda result: _mapped(result, _copied))
 
 
-def _sum_of_losses(values: Tensor, targets: Tensor, used: Tensor, **kwargs: Any) -> Tensor:
-    return F.cross_entropy(values, targets, **kwargs, reduction="sum") / used
+def _sum_of_losses(
+    loss: Callable[..., Tensor], values: Tensor, targets: Tensor, used: Tensor, **kwargs: Any
+) -> Tensor:
+    return loss(values, targets, **kwargs, reduction="sum") / used
 
 
-def _cross_entropy(call: Call, choose: Chooser) -> Slice | None:
-    """The gradients of some rows; the loss itself needs all rows."""
-    values, targets = call.args[:2]
-    names = enumerate(("weight", "size_average", "ignore_index", "reduce", "reduction"), 2)
-    weight, size_average, ignored, reduce, reduction = (argument(call, *pair) for pair in names)
-    ignored = -100 if ignored is None else ignored
-    others = weight, size_average, reduce
-    if values.dim() < 2 or targets.dtype != torch.int64 or any(o is not None for o in others):
-        return None
-    picks = choose.cut(values.shape, _free(values.shape, (1,)), 4 * choose.sample)
-    places = (picks[0], *picks[2:])
-    args: tuple[Tensor, ...] = take(values, picks), take(targets, places)
-    smoothing = argument(call, 7, "label_smoothing", default=0.0)
-    kwargs: dict[str, Any] = {"ignore_index": ignored, "label_smoothing": smoothing}
-    gradients: list[Taker | None] = [partial(take, picks=picks)]
-    gradients += [None] * (len(call.inputs) - 1)
-    if reduction == "none":
-        kwargs["reduction"] = "none"
-        return Slice(args, kwargs, partial(take, picks=places), None, gradients)
-    is_mean = reduction in (None, "mean")
-    used = (targets != ignored).sum() if is_mean else targets.new_ones(())
-    args = *args, used.clamp_min(1)
-    return Slice(args, kwargs, _copied, None, gradients, _sum_of_losses, is_result_judged=False)
+@dataclass(frozen=True)
+class _Losses:
+    """The gradients of some rows of a loss of classes; the loss itself needs all rows."""
+
+    loss: Callable[..., Tensor]
+
+    def __call__(self, call: Call, choose: Chooser) -> Slice | None:
+        values, targets = call.args[:2]
+        names = enumerate(("weight", "size_average", "ignore_index", "reduce", "reduction"), 2)
+        weight, size_average, ignored, reduce, reduction = (argument(call, *one) for one in names)
+        if values.dim() < 2 or size_average is not None or reduce is not None:
+            return None
+        ignored = -100 if ignored is None else ignored
+        picks = choose.cut(values.shape, _free(values.shape, (1,)), 4 * choose.sample)
+        rows = (picks[0], *picks[2:])
+        has_shares = targets.is_floating_point()  # of each class
+        args: tuple[Tensor, ...] = take(values, picks), take(targets, picks if has_shares else rows)
+        kwargs: dict[str, Any] = {"ignore_index": ignored}
+        if self.loss is F.cross_entropy:
+            kwargs["label_smoothing"] = argument(call, 7, "label_smoothing", default=0.0)
+        if weight is not None:
+            kwargs["weight"] = _copied(weight)
+        gradients: list[Taker | None] = [partial(take, picks=picks)]
+        gradients += [None] * (len(call.inputs) - 1)
+        if reduction == "none":
+            kwargs["reduction"] = "none"
+            return Slice(args, kwargs, partial(take, picks=rows), None, gradients)
+        if reduction == "sum":
+            used = values.new_ones(())
+        elif has_shares:
+            used = values.new_full((), values.numel() // values.shape[1], dtype=torch.float32)
+        else:
+            used = _used(targets, ignored, weight)
+        func = partial(_sum_of_losses, self.loss)
+        return Slice((*args, used), kwargs, _copied, None, gradients, func, is_result_judged=False)
+
+
+def _used(targets: Tensor, ignored: int, weight: Tensor | None) -> Tensor:
+    """What a mean of losses is divided by: the number of targets, or the sum of their weights."""
+    is_used = targets != ignored
+    if weight is None:
+        return is_used.sum().clamp_min(1)
+    return torch.where(is_used, weight.detach()[torch.where(is_used, targets, 0)], 0).sum()
 
 
 # The table.
@@ -1139,7 +1191,8 @@ _FAMILIES: list[tuple[Rule, str]] = [
         _Rows(lambda call: (1,), others=_without_class, first=1, scale=4),
         "nll_loss_backward nll_loss2d_backward",
     ),
-    (_cross_entropy, "cross_entropy"),
+    (_Losses(F.cross_entropy), "cross_entropy"),
+    (_Losses(F.nll_loss), "nll_loss"),
 ]
 RULES: dict[str, Rule] = {word: rule for rule, words in _FAMILIES for word in words.split()}
 _EXPENSIVE = (_convolution, _convolution_backward, _attention, _attention_backward, _einsum)

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from deeplink.i18n import _
+from op_tools.compare.slices import Aim
 from op_tools.core.call import Call
 
-CHECKS = 8  # calls of one suspect that are judged as a whole
+CHECKS = 16  # calls of one suspect that are judged as a whole
 
 
 def key_of(call: Call) -> Hashable:
@@ -26,6 +27,7 @@ class Suspect:
 
     text: str
     only_non_finite: bool  # which may be the operator's meaning, as of 1 / 0
+    aims: Sequence[Aim] = ()  # elements that may be wrong
     checks: int = 0  # calls that were judged as a whole
     is_due: bool = True  # the next call is to be judged as a whole
     is_confirmed: bool = False
@@ -39,7 +41,15 @@ class Suspects:
         self._lock = threading.Lock()
         self._suspects: dict[Hashable, Suspect] = {}
 
-    def add(self, call: Call, key: Hashable, item: str, text: str, non_finite: bool) -> None:
+    def add(
+        self,
+        call: Call,
+        key: Hashable,
+        item: str,
+        text: str,
+        non_finite: bool,
+        aims: Sequence[Aim] = (),
+    ) -> None:
         """Make the next call with this key due. `item`: the part of the call that is wrong."""
         place = call.site.short if call.site is not None else _("unknown line")
         text = _("{name} {item} ({place}, step {step}): {text}").format(
@@ -47,20 +57,21 @@ class Suspects:
         )
         with self._lock:
             suspect = self._suspects.setdefault(key, Suspect(text, non_finite))
+            suspect.aims = aims or suspect.aims
             if suspect.checks < CHECKS and not (suspect.is_right and non_finite):
                 suspect.is_due = True
 
-    def claim(self, call: Call) -> bool:
-        """Whether a call is due; the next one is not."""
+    def claim(self, call: Call) -> Suspect | None:
+        """The suspect that a call is of, if a call is due; the next one is not."""
         if not self._suspects:  # hot path
-            return False
+            return None
         suspect = self._suspects.get(key_of(call))
         if suspect is None:
-            return False
+            return None
         with self._lock:
             is_due, suspect.is_due = suspect.is_due, False
             suspect.checks += is_due
-            return is_due
+            return suspect if is_due else None
 
     def judged(self, key: Hashable, is_right: bool) -> None:
         """Count the verdict on a whole call, or on a larger sample of it."""

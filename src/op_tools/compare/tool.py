@@ -28,6 +28,7 @@ from deeplink import settings
 from deeplink.i18n import _
 from deeplink.judge import verdict
 from op_tools.compare import device_checks, eligibility, host_verdicts, inputs, precision, slices
+from op_tools.compare.blocks import Block
 from op_tools.compare.budget import Budget, Pace
 from op_tools.compare.console import Failure, Rows, device_rows, show, show_summary
 from op_tools.compare.device_checks import DeviceChecks, GradientProduct
@@ -40,7 +41,7 @@ from op_tools.compare.options import is_remote, read_options
 from op_tools.compare.problems import Patterns
 from op_tools.compare.rerun import Rerun, make_rerun
 from op_tools.compare.slices import Chooser, Slice, Taker
-from op_tools.compare.suspects import Suspects, key_of
+from op_tools.compare.suspects import Suspect, Suspects, key_of
 from op_tools.core import dispatch, gradients, graph_capture, native_library, op_names, terminal
 from op_tools.core.call import Call, signature, tensor_list
 from op_tools.core.dispatch import Plan
@@ -71,6 +72,10 @@ class _State:
     arguments: gradients.Arguments | None = None  # None: no gradients are judged
     versions_after: list[int] = field(default_factory=list)
     part: Slice | None = None  # of a large call; None: only its device checks it
+    aimed: Sequence[Slice] = ()  # of a suspect, the elements that differed
+    judged: Sequence[tuple[RecordedCall, Slice]] = ()
+    block: Block | None = None  # which the device computes again
+    of_all: Tensor | None = None  # greatest magnitude of arguments and results, on the device
     # of a small call
     on_host: Call | None = None  # with copies of the arguments
     requires: Collection[int] = ()  # ids of the copies whose gradients are wanted
@@ -175,12 +180,13 @@ class OpAutoCompare(Observer):
                 return None
             with self._lock:
                 self._patterns.before(call)
-            confirms = self._suspects.claim(call)
-            if self.budget is not None and not confirms and not self.budget.wants(call.name):
+            suspect = self._suspects.claim(call)
+            wants = self.budget is None or suspect is not None or self.budget.wants(call.name)
+            if not wants:
                 self.skip(call, BEYOND)
                 return None
             with self._timed():
-                return self._before(call, confirms)
+                return self._before(call, suspect)
 
     def after(self, call: Call, state: _State | None, result: Any) -> None:
         if state is not None:
@@ -191,11 +197,12 @@ class OpAutoCompare(Observer):
         """Count the time inside of the block for the budget."""
         return nullcontext() if self.budget is None else self.budget.counted()
 
-    def _before(self, call: Call, confirms: bool) -> _State | None:
+    def _before(self, call: Call, suspect: Suspect | None) -> _State | None:
         reason = eligibility.unfit(call)
         if reason:
             self.skip(call, reason)
             return None
+        confirms = suspect is not None
         is_large = not self._config.whole and call.level != "module" and slices.is_large(call)
         is_large = is_large and not (confirms and slices.is_affordable(call))
         transfer = Transfer(not confirms and self._is_late(call, is_large))
@@ -205,6 +212,9 @@ class OpAutoCompare(Observer):
         if is_large:
             if not is_view and (confirms or self._has_time(call)) and not self._slice(state):
                 return None
+            if suspect is not None:
+                parts = (slices.slice_of(call, aim) for aim in suspect.aims)
+                state.aimed = [part for part in parts if part is not None]
             in_part = state.part is not None and any(state.part.gradients)
             has_gradients = in_part or device_checks.has_products(call)
         elif transfer.is_late and not self._config.background and not self._has_time(call):
@@ -227,7 +237,10 @@ class OpAutoCompare(Observer):
         state.part = slices.slice_of(state.call, choose)
         if state.part is None:
             self.skip(state.call, NO_RULE)
-        return state.part is not None
+            return False
+        if not state.confirms:
+            state.block = self._device_checks.block(state.call)
+        return True
 
     def _after(self, state: _State, result: Any) -> None:
         call, results = state.call, tensor_list(result)
@@ -250,10 +263,11 @@ class OpAutoCompare(Observer):
         if state.confirms:
             for part in self._device_checks.faulty_slices(call, result):
                 self._judge_slice(state, part, result, results, wrote=False)
-        elif self.sees_once and self._suspects.claim(call):  # the call, which wrote nothing
-            suspect = self._before(call, confirms=True)
-            if suspect is not None:
-                self._after(suspect, result)
+        elif self.sees_once:  # the call, which wrote nothing, is judged again
+            suspect = self._suspects.claim(call)
+            second = None if suspect is None else self._before(call, suspect)
+            if second is not None:
+                self._after(second, result)
 
     def _after_small(
         self, state: _State, result: Any, results: list[Tensor], wrote: bool
@@ -311,11 +325,16 @@ class OpAutoCompare(Observer):
         aliasing.wait_for_host(inputs.device_of(call), result)
         recorded = None
         if state.part is not None:
-            recorded = self._judge_slice(state, state.part, result, results, wrote)
+            parts = [state.part, *state.aimed]
+            found = [self._judge_slice(state, part, result, results, wrote) for part in parts]
+            pairs = zip(found, parts, strict=True)
+            state.judged = [(one, part) for one, part in pairs if one is not None]
+            recorded = found[0]
             with self._lock:
                 self.counts.calls += recorded is not None
-        if not wrote and not state.confirms:
-            self._device_checks.check(call, result, state.part is not None, recorded)
+        if not state.confirms:
+            checks = self._device_checks
+            state.of_all = checks.check(call, result, wrote, state.block, recorded)
         return True, recorded
 
     def _judge_slice(
@@ -373,9 +392,9 @@ class OpAutoCompare(Observer):
         """Judge the gradients of a call in its backward pass.
 
         The hooks live as long as the graph. They hold no tensor of the device but the factors of
-        products, which are released after the backward pass has read them.
+        products, blocks, and a number; the backward pass releases the factors and blocks.
         """
-        call, part, transfer = state.call, state.part, Transfer(state.transfer.is_late)
+        call, transfer = state.call, Transfer(state.transfer.is_late)
         guard = dispatch.guard(self, call)
         header = call.with_arguments((), {})
         take: Callable[[Tensor], Tensor] = transfer.copy
@@ -387,13 +406,16 @@ class OpAutoCompare(Observer):
                 take = partial(_described, recorded)
         else:
             take = Tensor.detach  # a part of it is copied when the call has all its gradients
+            blocks = [one for one in (state.block,) if one is not None and one.requires]
             judge = _LargeGradients(
                 self,
                 header,
                 key_of(call),
                 recorded,
-                None if part is None else (part.result, part.gradients),
+                [(one, part.result, part.gradients) for one, part in state.judged],
                 device_checks.gradient_products(call),
+                blocks,
+                state.of_all,
                 transfer,
                 self._choosers[state.confirms],
                 state.confirms,
@@ -556,7 +578,7 @@ class OpAutoCompare(Observer):
 
 @dataclass(frozen=True, slots=True)
 class _LargeGradients:
-    """Judges the gradients of a large call: slices of them, and tiles of products.
+    """Judges the gradients of a large call: slices of them, a block, and tiles of products.
 
     The gradients of a call that was not sampled are checked by the device alone.
     """
@@ -565,8 +587,10 @@ class _LargeGradients:
     call: Call  # without arguments
     key: Hashable
     recorded: RecordedCall | None
-    part: tuple[Callable[[Any], Any], Sequence[Taker | None]] | None
+    parts: Sequence[tuple[RecordedCall, Callable[[Any], Any], Sequence[Taker | None]]]
     products: list[Callable[[Gradients], GradientProduct | None]]
+    blocks: list[Block]  # one, or none
+    of_all: Tensor | None
     transfer: Transfer
     choose: Chooser
     confirms: bool
@@ -574,20 +598,25 @@ class _LargeGradients:
 
     def __call__(self, gradients: Gradients) -> None:
         recorded, transfer = self.recorded, self.transfer
-        if recorded is not None and self.part is not None and recorded.wants_gradient:
-            of_result, of_arguments = self.part
+        for sample, of_result, of_arguments in self.parts:
+            if not sample.wants_gradient:
+                continue
             flown = [_part(of_result, one, transfer) for one in gradients.outputs]
             pairs = zip(of_arguments, gradients.inputs, strict=False)
             into = [_part(take, one, transfer) for take, one in pairs]
-            into += [None] * (len(recorded.call.inputs) - len(into))  # that only the slice has
-            self.tool._judge(recorded, transfer, Gradients(flown, into, True))
+            into += [None] * (len(sample.call.inputs) - len(into))  # that only the slice has
+            self.tool._judge(sample, transfer, Gradients(flown, into, True))
+        checks = self.tool._device_checks
+        if not self.confirms:
+            block = self.blocks.pop() if self.blocks else None
+            checks.check_gradients(self.call, self.key, recorded, gradients, block, self.of_all)
         products = [product for product in (one(gradients) for one in self.products) if product]
         self.products.clear()
         for product in products:
             if recorded is not None:
                 self._judge_tile(recorded, product, self.choose)
             if not self.is_rounded and not self.confirms:
-                self.tool._device_checks.check_gradient(self.call, self.key, recorded, product)
+                checks.check_product(self.call, self.key, recorded, product)
             elif self.confirms and recorded is not None:
                 aim = device_checks.worst_of_product(product.call(self.call), product.result)
                 if aim is not None:

@@ -261,7 +261,7 @@ class Guard(Observer):
             return
         given = projection.greatest(call.inputs) if state.greatest is None else state.greatest
         number = greatest if given is None else greatest.where(given.isfinite(), 0.0)
-        self._checks.add(check, None, [number])
+        self._checks.add(check, None, [number.reshape(1)])
         self.others += 1
 
     # Verdicts.
