@@ -181,11 +181,14 @@ def missing(row: Row, target: Target) -> str | None:
 
 
 def _vendors(row: Row, target: Target) -> Any:
-    """Return the vendor's object of a dotted name."""
-    found: Any = target.module
-    for part in (row.target or row.name).split("."):
-        found = getattr(found, part, _ABSENT)
-    return found
+    """Return the vendor's object of the first dotted name that exists; {DEVICE} is its name."""
+    for name in (row.target or row.name).split():
+        found: Any = target.module
+        for part in name.replace("{DEVICE}", target.device.upper()).split("."):
+            found = getattr(found, part, _ABSENT)
+        if found is not _ABSENT:
+            return found
+    return _ABSENT
 
 
 def _function(name: str) -> Any:
@@ -211,6 +214,7 @@ def _adapted(name: _Name, theirs: Call, target: Target) -> Call:
     if ours is None:
         return _passed_on(full_name, theirs)
     accepted = _parameters(theirs)
+    renamed = _renamed(ours, accepted or {})
     devices = [index for index, key in enumerate(ours) if key in DEVICES]
     if accepted is None or len(accepted) >= len(ours):
         if not ours:
@@ -229,14 +233,30 @@ def _adapted(name: _Name, theirs: Call, target: Target) -> Call:
             if key in kwargs:
                 kwargs[key] = _device(target, kwargs[key])
         if accepted is None:
-            return theirs(*given, **kwargs)
-        named = dict(zip(ours, given, strict=False)) | kwargs
+            return theirs(*given, **_with_names(kwargs, renamed))
+        named = _with_names(dict(zip(ours, given, strict=False)) | kwargs, renamed)
         for key in [key for key in named if key in ours and key not in accepted]:
             if named.pop(key) != ours[key].default:
                 calls.missed(f"{full_name}({key}=…)", f"{target.device} has no {key}; leave it out")
         return theirs(**named)
 
     return call
+
+
+def _renamed(
+    ours: Mapping[str, inspect.Parameter], theirs: Mapping[str, inspect.Parameter]
+) -> dict[str, str]:
+    """Map CUDA's names of required arguments to the vendor's at the same position."""
+    required = inspect.Parameter.empty
+    return {
+        mine.name: other.name
+        for mine, other in zip(ours.values(), theirs.values(), strict=False)
+        if mine.name not in theirs and mine.default is required and other.default is required
+    }
+
+
+def _with_names(given: dict[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
+    return {renamed.get(key, key): value for key, value in given.items()} if renamed else given
 
 
 def _without_arguments(full_name: str, theirs: Call) -> Call:

@@ -48,7 +48,9 @@ class Row:
 
     name: str  # relative to torch.cuda
     rule: str
-    target: str  # the vendor's name (direct, class), ditorch's function (synthesised …), a literal
+    # the vendor's names, the first that exists (direct, class), ditorch's function (synthesised …),
+    # or a literal
+    target: str
     fallback: str  # ditorch's function, where the vendor's module lacks the name
     neutral: str  # returned by an unsupported call after its warning; empty: the call raises
     reason: str

@@ -506,3 +506,75 @@ def test_every_public_function_works_or_raises_what_the_table_says(
     assert len(found) > 150, done.stderr
     assert {name: did for name, (did, wanted) in found.items() if did != wanted} == {}
     assert done.returncode == 0, done.stderr
+
+
+class Graph:
+    """A vendor's graph: it records what is called."""
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self.calls: list[Any] = [keep_graph]
+
+    def replay(self) -> None:
+        self.calls.append("replay")
+
+
+class CapturesInto:
+    """A vendor's context manager, with its own name of the graph and without later arguments."""
+
+    def __init__(
+        self, acme_graph: Graph, pool: Any = None, stream: Any = None, capture_error_mode: str = ""
+    ) -> None:
+        self.graph, self.pool = acme_graph, pool
+
+    def __enter__(self) -> None:
+        self.graph.calls.append(("capture", self.pool))
+
+    def __exit__(self, *error: object) -> None:
+        self.graph.calls.append("end")
+
+
+class Pool:
+    """A vendor's memory pool."""
+
+    def __init__(self, allocator: Any = None) -> None:
+        self.id = (0, 7)
+
+
+@pytest.mark.parametrize("name", ["Graph", "DIPUGraph"])
+def test_graphs_of_a_vendor_are_cudas(
+    name: str, reference: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a device module that captures graphs, in the names of torch.cuda."""
+    parts = reference
+    parts.patches.undo()
+    theirs: Any = {
+        name: Graph,
+        "graph": CapturesInto,
+        "graph_pool_handle": lambda: (0, 3),
+        "is_current_stream_capturing": lambda: True,
+        "make_graphed_callables": lambda callables, sample_args: ("graphed", callables),
+        "MemPool": Pool,
+        "use_mem_pool": lambda pool, device=None: ("inside", pool.id, device),
+    }
+    for other in ("Graph", "DIPUGraph"):
+        monkeypatch.delattr(torch.dipu, other, raising=False)
+    for key, value in theirs.items():
+        monkeypatch.setattr(torch.dipu, key, value, raising=False)
+    parts.apply(parts.patches, parts.target)
+    graph = torch.cuda.CUDAGraph()
+    assert isinstance(graph, torch.cuda.CUDAGraph)
+    with torch.cuda.graph(graph, pool=torch.cuda.graph_pool_handle()):
+        pass
+    with torch.cuda.graph(cuda_graph=graph):
+        pass
+    graph.replay()
+    captures = [("capture", (0, 3)), "end", ("capture", None), "end"]
+    assert graph.calls == [False, *captures, "replay"]
+    assert torch.cuda.is_current_stream_capturing()
+    assert torch.cuda.make_graphed_callables("f", ()) == ("graphed", "f")
+    pool = torch.cuda.MemPool()
+    assert torch.cuda.use_mem_pool(pool, "cuda:1") == ("inside", (0, 7), "dipu:1")
+    row = parts.table.find("CUDAGraph")
+    from ditorch.cuda_namespace import missing
+
+    assert missing(row, parts.target) is None
