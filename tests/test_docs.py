@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import cost_pages, docs_site, fault_pages, reference_pages
+from scripts import cost_pages, docs_site, fault_pages, pytorch_tests_page, reference_pages
 from tests import warm
 
 ROOT = Path(__file__).parents[1]
@@ -95,13 +95,14 @@ GENERATED = {
     **reference_pages.pages(),
     **cost_pages.files(cost_pages.kept()),
     **fault_pages.files(fault_pages.kept()),
+    pytorch_tests_page.PAGE: pytorch_tests_page.page(pytorch_tests_page.kept()),
 }
 
 
 @pytest.mark.parametrize("page", GENERATED, ids=name)
 def test_a_generated_page_is_what_its_generator_writes(page: Path) -> None:
     assert page.read_text("utf-8") == GENERATED[page], (
-        "run scripts.reference_pages, cost_pages or fault_pages"
+        "run scripts.reference_pages, cost_pages, fault_pages or pytorch_tests_page"
     )
 
 

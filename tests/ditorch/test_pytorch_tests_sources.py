@@ -71,6 +71,11 @@ class TestExample(TestCase):
         self.assertEqual((x.device.type, torch.openreg.current_device()), ("openreg", 0))
         self.assertIs(torch_openreg, torch.openreg)
 """
+# A file that leaves this device out as a whole.
+FOR_OTHERS = """
+import unittest
+raise unittest.SkipTest("for other devices")
+"""
 GAPS = """
 [[device.skip]]
 op = "linalg.eig"
@@ -122,6 +127,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "version.txt").write_text("1.2.3\n")
     (root / "test/test_fates.py").write_text(DEVICES)
     (example / "test_example.py").write_text(EXAMPLE)
+    (root / "test/test_for_others.py").write_text(FOR_OTHERS)
     (root / "gaps.toml").write_text(GAPS)
     return root
 
@@ -136,7 +142,11 @@ def run(*arguments: str | Path) -> Result:
 @pytest.fixture(scope="module")
 def finished(results: ModuleType, checkout: Path) -> tuple[Result, Path]:
     output = checkout / "rows.csv"
-    files = "test_fates.py", "cpp_extensions/torch_openreg/tests/test_example.py"
+    files = (
+        "test_fates.py",
+        "test_for_others.py",
+        "cpp_extensions/torch_openreg/tests/test_example.py",
+    )
     line = ("--sources", checkout, "--files", *files, "--timeout", "20", "-o", output)
     return run(*line, "--config", checkout / "gaps.toml", "-j", "2"), output
 
@@ -168,8 +178,17 @@ FATES = {
 def test_the_tests_of_a_device_run_on_it_and_on_the_cpu(
     results: ModuleType, finished: tuple[Result, Path]
 ) -> None:
-    rows = results.read(finished[1])
+    rows = [row for row in results.read(finished[1]) if row.test]
     assert {f"{row.class_name} {row.test} {row.result}" for row in rows} == FATES
+
+
+def test_a_file_that_leaves_the_device_out_is_skipped(
+    results: ModuleType, finished: tuple[Result, Path]
+) -> None:
+    (own,) = [r for r in results.read(finished[1]) if not r.test and r.device == "device"]
+    assert (own.file, own.result, own.message) == (
+        "test_for_others.py", "skipped", "for other devices"
+    )  # fmt: skip
 
 
 def test_what_the_cpu_passes_is_counted(finished: tuple[Result, Path]) -> None:
@@ -255,6 +274,7 @@ UNUSED = [
     ("forward_(add|gelu)_", ["--only: 'gelu' matches no test; similar: nn_functional_gelu"]),
     ("forward_add|sigmiod", ["--only: 'sigmiod' matches no test; similar: sigmoid"]),
     ("forward_(add|sigmoid)_", []),
+    ("forward_(add|nothing_(?!like)|this)_", []),  # nested: not taken apart
     ("add", []),
 ]
 NAMES = [

@@ -48,7 +48,7 @@ def _alternatives(only: str) -> Iterator[tuple[str, str]]:
     for group in groups:
         for part in group[1].split("|"):
             yield part, f"{only[: group.start()]}(?:{part}){only[group.end() :]}"
-    if not groups:
+    if "(" not in only:  # parts of a nested group are no patterns of their own
         for part in only.split("|"):
             yield part, part
 

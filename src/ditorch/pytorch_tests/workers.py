@@ -126,7 +126,9 @@ class Pool:
             self._queues[worker.source] = deque(select(tests))
             self.total += len(self._queues[worker.source])
 
-    def _lost(self, worker: _Worker, message: str, where: str = "") -> Iterator[Row]:
+    def _lost(
+        self, worker: _Worker, message: str, where: str = "", result: str = "error"
+    ) -> Iterator[Row]:
         """Yield the row of the test that killed its worker; another worker runs the remaining
         tests.
 
@@ -141,7 +143,7 @@ class Pool:
             tests = list(queue) or [Test(worker.source.name, "", "", side)]
             queue.clear()
         for test in tests:
-            yield row(test, "error", seconds, message, where, self._vendor.device)
+            yield row(test, result, seconds, message, where, self._vendor.device)
 
     def _dismiss(self, worker: _Worker) -> None:
         self._workers.remove(worker)
