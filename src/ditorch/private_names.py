@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of torch._C in CUDA builds that programs call directly.
+"""Private names of torch that depend on CUDA.
 
-PyTorch's own tests run each test on another stream, and set streams and devices this way.
+Names of torch._C in CUDA builds: PyTorch's own tests run each test on another stream, and set
+streams and devices this way. And the type of the available device, which torch compares with the
+device of a tensor.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 import torch
 
 from ditorch import calls
-from ditorch.patches import Patches
+from ditorch.patches import Patches, twin
 from ditorch.target import Target
 
 
@@ -21,6 +23,22 @@ def apply(patches: Patches, target: Target) -> None:
     """Set all of them: in a torch that has these names they would start CUDA itself."""
     for name, make in NAMES.items():
         patches.set(torch._C, name, make(target))
+    if target.has_index:
+        _available_device_type(patches, target)
+
+
+def _available_device_type(patches: Patches, target: Target) -> None:
+    """Return the true device to torch: nn.DataParallel creates devices of this type, and a
+    distributed checkpoint copies their tensors to the host.
+    """
+    original = twin(torch._utils._get_available_device_type)
+
+    def available() -> str | None:
+        found: str | None = original()
+        inside = found == "cuda" and calls.called_from_inside(2)
+        return target.device if inside else found
+
+    patches.replace(torch._utils, "_get_available_device_type", available)
 
 
 def _set_stream(target: Target) -> Callable[..., None]:

@@ -43,8 +43,6 @@ def apply(patches: Patches, target: Target) -> None:
     if target.has_index:  # torch reads it, too, and must not see plain CPU as cuda
         is_cuda = property(lambda self: self.device.type == target.device)
         patches.set(torch.Tensor, "is_cuda", is_cuda)
-        # nn.DataParallel creates its devices through this name
-        patches.replace(torch._utils, "_get_available_device_type", lambda: target.device)
 
 
 def wrap_factories(patches: Patches, convert: Callable[[dict[str, Any]], Any]) -> None:

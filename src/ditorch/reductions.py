@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DITORCH_FLOAT32_REDUCE: ranks reduce float16 and bfloat16 in float32 and round once.
+"""Reductions that a backend lacks, or rounds after every addition.
 
-A backend may round after every addition; then the sum of many ranks' bfloat16 gradients depends on
-their number and order. The reducing functions of torch.distributed are widened here; calls of the
-backend from C++ (DDP's own buckets) are not.
+NCCL has PREMUL_SUM, which FSDP2 uses where a program sets the divisor of gradients. gloo does not
+have it: the factor is applied before a SUM. With DITORCH_FLOAT32_REDUCE, ranks reduce float16 and
+bfloat16 in float32 and round once; otherwise the sum of many ranks' bfloat16 gradients may depend
+on their number and order. The reducing functions of torch.distributed are patched here; calls of
+the backend from C++ (DDP's own buckets) are not.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ import torch.distributed as dist
 from deeplink import settings
 from ditorch.distributed import wrap
 from ditorch.patches import Patches
+from ditorch.target import Target
 
+WITHOUT_PREMUL_SUM = ("gloo",)  # backends
 SHORT = (torch.float16, torch.bfloat16)
 EXACT = (dist.ReduceOp.MIN, dist.ReduceOp.MAX) if dist.is_available() else ()  # they never round
 
@@ -37,20 +41,28 @@ ARGUMENTS: Mapping[str, Sequence[str]] = MappingProxyType(
 )
 
 
-def apply(patches: Patches) -> None:
-    """Patch the functions only if the setting is on, so that it costs nothing otherwise."""
-    if not dist.is_available() or not settings.DITORCH_FLOAT32_REDUCE.get():
+def apply(patches: Patches, target: Target) -> None:
+    """Patch the functions if the setting or the backend requires it; otherwise it costs nothing."""
+    if not dist.is_available():
+        return
+    widens = settings.DITORCH_FLOAT32_REDUCE.get()
+    multiplies = target.vendor.collective in WITHOUT_PREMUL_SUM
+    if not widens and not multiplies:
         return
     for name, arguments in ARGUMENTS.items():
         function = getattr(dist.distributed_c10d, name, None)
         if function is not None:
-            wrap(patches, function, _widened(arguments))
+            wrap(patches, function, _patched(arguments, widens, multiplies))
 
 
-def _widened(arguments: Sequence[str]) -> Callable[[Callable[..., Any], dict[str, Any]], Any]:
+def _patched(
+    arguments: Sequence[str], widens: bool, multiplies: bool
+) -> Callable[[Callable[..., Any], dict[str, Any]], Any]:
     def reduce(original: Callable[..., Any], given: dict[str, Any]) -> Any:
+        if multiplies:
+            given = _multiplied(arguments, given)
         written = _flat(given[arguments[0]])
-        if not _wanted(written, given):
+        if not widens or not _wanted(written, given):
             return original(**given)
         wide = {name: _wide(given[name]) for name in arguments}
         work = original(**{**given, **wide})
@@ -63,6 +75,24 @@ def _widened(arguments: Sequence[str]) -> Callable[[Callable[..., Any], dict[str
         return work
 
     return reduce
+
+
+def _multiplied(arguments: Sequence[str], given: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a SUM that equals the requested PREMUL_SUM, else those given."""
+    op = given.get("op")
+    if op != dist.ReduceOp.PREMUL_SUM:
+        return given
+    _, factor = op.__getstate__()
+    read = given[arguments[-1]]
+    with torch.no_grad():
+        if len(arguments) == 1 and _receives(given):
+            for tensor in _flat(read):  # the result replaces its values
+                tensor.mul_(factor)
+        elif isinstance(read, list | tuple):
+            read = [tensor * factor for tensor in read]
+        else:
+            read = read * factor
+    return {**given, "op": dist.ReduceOp.SUM, arguments[-1]: read}
 
 
 def _wanted(written: Sequence[Any], given: Mapping[str, Any]) -> bool:

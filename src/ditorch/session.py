@@ -100,7 +100,7 @@ def _apply(session: Session, target: Target) -> None:
     library_keys.apply(patches, target)
     torchscript.apply(patches, target)
     distributed.apply(patches, target)
-    reductions.apply(patches)
+    reductions.apply(patches, target)
     triton_kernels.apply(patches)
     cuda_toolkit.apply(patches)
 

@@ -242,6 +242,27 @@ def _fsdp(rank: int) -> Any:
     return training.distance(sharded, net) < 1e-6
 
 
+def _premultiplied(rank: int) -> Any:
+    """NCCL's sum of products with a factor, and FSDP2, which uses it for a divisor of gradients."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    half = (getattr(dist, "_make_nccl_premul_sum", None) or dist.ReduceOp.PREMUL_SUM)(0.5)
+    x = torch.tensor([rank + 1.0, 4.0 - 3 * rank], device="cuda")
+    dist.all_reduce(x, half)
+    own = torch.full((2,), rank + 1.0, device="cuda")
+    dist.reduce(own, 1, half)
+    source, part = torch.arange(4.0, device="cuda"), torch.empty(2, device="cuda")
+    dist.reduce_scatter_tensor(part, source, half)
+    net = nn.Linear(4, 1, bias=False).cuda()
+    fully_shard(net, mesh=init_device_mesh("cuda", (WORLD,)))
+    net.set_gradient_divide_factor(4.0)
+    net(torch.full((1, 4), rank + 1.0, device="cuda")).sum().backward()
+    gradient = net.weight.grad.full_tensor().tolist()
+    # only the destination of `reduce` has a specified result
+    return [x.tolist(), own.tolist() if rank else None, part.tolist(), source.tolist(), gradient]
+
+
 def _mesh(rank: int) -> Any:
     """Two dimensions, so that sub-groups are made, also of a group that is bound to a device."""
     from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -286,6 +307,7 @@ JOBS: dict[str, Job] = {
     "collectives": _collectives,
     "ddp": _ddp,
     "fsdp": _fsdp,
+    "premultiplied": _premultiplied,
     "mesh": _mesh,
     "differentiable": _differentiable,
     "options": _options,

@@ -53,6 +53,16 @@ EXPECTED: dict[str, list[Any]] = {
     ],
     "ddp": [True, True],
     "fsdp": [True, True],
+    "premultiplied": [
+        [
+            [1.5, 2.5],
+            [None, [1.5, 1.5]][rank],
+            [[0.0, 1.0], [2.0, 3.0]][rank],
+            [0.0, 1.0, 2.0, 3.0],
+            [[0.75] * 4],
+        ]
+        for rank in range(2)
+    ],
     "mesh": [(2.0, "nccl", 2)] * 2,
     "differentiable": [[2.0, 2.0], [4.0, 4.0]],
 }

@@ -35,3 +35,8 @@ def test_a_cuda_kernel_may_be_named_but_not_run(active: ModuleType) -> None:
     kernel = torch.cuda.jiterator._create_jit_fn(code)
     with pytest.raises(active.Unsupported, match="jiterator has no equivalent here"):
         kernel(torch.ones(1, device="cuda"))
+
+
+def test_the_available_device_is_cuda_to_a_program_only(active: ModuleType) -> None:
+    assert torch._utils._get_available_device_type() == "cuda"
+    assert torch._utils._get_device_attr(lambda module: module.__name__) == "torch_dipu.dipu"

@@ -146,6 +146,18 @@ def test_a_checkpoint_carries_cuda_and_comes_back(tmp_path: Path) -> None:
     assert b"dipu" not in path.read_bytes()
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+def test_a_distributed_checkpoint_holds_the_values(tmp_path: Path) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    values = torch.arange(4.0)
+    dcp.save({"w": values.cuda()}, checkpoint_id=tmp_path, no_dist=True)
+    found = {"w": torch.zeros(4, device="cuda")}
+    dcp.load(found, checkpoint_id=tmp_path, no_dist=True)
+    assert found["w"].is_cuda
+    assert torch.equal(found["w"].cpu(), values)
+
+
 def test_the_checkpoint_opens_where_ditorch_is_not() -> None:
     buffer = io.BytesIO()
     torch.save(nn.Linear(2, 2).cuda().state_dict(), buffer)
