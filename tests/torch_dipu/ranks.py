@@ -81,6 +81,20 @@ def _all_gather(rank: int, device: torch.device) -> Any:
     return [part.tolist() for part in parts]
 
 
+def _versions(rank: int, device: torch.device) -> Any:
+    """A result that arrives after the call does not change versions, as with NCCL."""
+    x, gathered, part = (torch.ones(n, device=device) for n in (2, 2 * WORLD, 1))
+    works = [
+        dist.all_gather_into_tensor(gathered, x, async_op=True),
+        dist.reduce_scatter_tensor(part, x, async_op=True),
+        dist.all_reduce(x[:1], async_op=True),
+    ]
+    for work in works:
+        assert work is not None
+        work.wait()
+    return [t._version for t in (x, gathered, part)]
+
+
 def _all_gather_into_tensor(rank: int, device: torch.device) -> Any:
     out = torch.empty(4, device=device)
     dist.all_gather_into_tensor(out, torch.full((2,), float(rank), device=device))
@@ -233,6 +247,7 @@ JOBS: dict[str, Job] = {
     "reduce": _reduce,
     "all_gather": _all_gather,
     "all_gather_into_tensor": _all_gather_into_tensor,
+    "versions": _versions,
     "reduce_scatter": _reduce_scatter,
     "all_to_all_single": _all_to_all_single,
     "send_recv": _send_recv,

@@ -21,6 +21,7 @@ EXPECTED: dict[str, list[Any]] = {
     "reduce": [[3.0, 3.0], None],
     "all_gather": [[[0.0, 0.0], [1.0, 1.0]]] * 2,
     "all_gather_into_tensor": [[0.0, 0.0, 1.0, 1.0]] * 2,
+    "versions": [[0, 0, 0]] * 2,
     "reduce_scatter": [[0.0, 3.0], [6.0, 9.0]],
     "all_to_all_single": [[0.0, 10.0], [1.0, 11.0]],
     "send_recv": [[5.0, 5.0]] * 2,

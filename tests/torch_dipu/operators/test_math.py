@@ -152,6 +152,41 @@ def test_a_function_gives_what_the_cpu_gives(group: str, name: str) -> None:
         torch.testing.assert_close(mine.cpu(), cpu, equal_nan=True)
 
 
+# products of half types in float32, which the CPU lacks and CUDA has
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_products_of_half_types_in_float32(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(2, 3, 40).to(dtype), torch.randn(2, 40, 5).to(dtype)
+    start = torch.randn(2, 3, 5)
+    x, y, z = a.to("dipu"), b.to("dipu"), start.to("dipu")
+    product, full = a.float() @ b.float(), torch.float32
+    out = torch.empty(2, 3, 5, device="dipu")
+    found = {
+        "mm": torch.mm(x[0], y[0], out_dtype=full),
+        "mm out": torch.mm(x[0], y[0], out_dtype=full, out=out[1]),
+        "addmm": torch.addmm(z[0], x[0], y[0], beta=2, alpha=3, out_dtype=full),
+        "addmm in place": torch.addmm(z[1], x[1], y[1], out_dtype=full, out=z[1]),
+        "bmm": torch.bmm(x, y, out_dtype=full),
+        "bmm out": torch.bmm(x, y, out_dtype=full, out=out),
+        "baddbmm": torch.baddbmm(start.to("dipu"), x, y, out_dtype=full),
+        "baddbmm out": torch.baddbmm(start.to("dipu"), x, y, out_dtype=full, out=out.clone()),
+    }
+    expected = {
+        "mm": product[0],
+        "mm out": product[1],  # "bmm out" writes the same tensor after it
+        "addmm": 2 * start[0] + 3 * product[0],
+        "addmm in place": start[1] + product[1],
+        "bmm": product,
+        "bmm out": product,
+        "baddbmm": start + product,
+        "baddbmm out": start + product,
+    }
+    for name, result in found.items():
+        torch.testing.assert_close(result.cpu(), expected[name], msg=name)
+    with pytest.raises(RuntimeError, match="float32 for float16 and bfloat16"):
+        torch.mm(x[0], y[0], out_dtype=torch.float64)
+
+
 # the CPU has no histogram of integers, CUDA has
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int64])
 def test_a_histogram_of_integers(dtype: torch.dtype) -> None:

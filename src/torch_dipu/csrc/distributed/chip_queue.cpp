@@ -317,7 +317,8 @@ void ChipQueue::run(Job& job) {
   const int index = job.info.device;
   std::exception_ptr error;
   try {
-    at::NoGradGuard no_grad;
+    // below autograd: a result does not change a tensor's version after the call has returned
+    at::AutoDispatchBelowADInplaceOrView below;
     c10::DeviceGuard guard(dipu_device(index));
     join(index);
     job.info.stream = stream;
