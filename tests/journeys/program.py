@@ -7,7 +7,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 ENVIRONMENT = {
     "DITORCH_QUIET": "1",
@@ -37,6 +40,25 @@ def result_of(*arguments: str, **environment: str) -> dict[str, Any]:
     result = json.loads(output_of(*arguments, **environment).strip().splitlines()[-1])
     assert isinstance(result, dict)
     return result
+
+
+def need(*packages: str, folder: Path, before: str = "sys", install: str = "") -> None:
+    """Skip where a package cannot be imported, with the command that installs it.
+
+    `before` is a module of the folder that makes it importable.
+    """
+    for package in packages:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", f"import {before}, {package}"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["it ended"])[-1]
+            hint = install or "pip install " + " ".join(packages).replace("_", "-")
+            pytest.skip(f"{package} cannot be imported ({reason}); {hint}")
 
 
 def assert_near(found: Any, wanted: Any, tolerance: float, where: str = "") -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.journeys import program
 from tests.journeys.program import assert_near, output_of, result_of
 
 pytestmark = pytest.mark.slow
@@ -19,22 +18,7 @@ DITORCH = ("-m", "ditorch", "run")
 
 
 def need(*packages: str, before: str = "sys") -> None:
-    """Skips where a package cannot be imported, with the package to install.
-
-    `before` is a module of the folder that makes it importable.
-    """
-    for package in packages:
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", f"import {before}, {package}"],
-            cwd=SCRIPTS,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            reason = (done.stderr.strip().splitlines() or ["it ended"])[-1]
-            hint = " ".join(packages).replace("_", "-")
-            pytest.skip(f"{package} cannot be imported ({reason}); pip install {hint}")
+    program.need(*packages, folder=SCRIPTS, before=before)
 
 
 def run(name: str, *arguments: str, **environment: str) -> dict[str, Any]:
