@@ -15,6 +15,7 @@ GENERATED = (
     *("docs/conformance/", "docs/diopi/", "docs/reference/api/", "docs/reference/cli.md"),
     *("docs/reference/dicp_models.md", "docs/reference/dicp_ops.md"),
     *("docs/reference/dlinfer_models.md", "docs/reference/kernels.md"),
+    "docs/reference/pytorch_tests.md",
 )
 TERMS = tomllib.loads((CHINESE / "terms.toml").read_text("utf-8"))["term"]
 VARIANTS = {variant: term["chinese"] for term in TERMS for variant in term["variants"]}

@@ -99,8 +99,9 @@ def test_the_overhead_chart_shows_its_data() -> None:
 
 def test_the_chart_takes_our_bars_from_a_measurement() -> None:
     data = {"tasks": [{"bars": [{"tool": "DeepLink", "case": "a", "ratio": 1.0}, {"tool": "x"}]}]}
-    found = overhead_chart.replaced(data, [{"what": "a", "ratio": 1.234}])
-    assert found["tasks"][0]["bars"][0]["ratio"] == 1.23
+    runs = [[{"what": "a", "ratio": ratio}] for ratio in (1.234, 1.5, 1.1)]
+    bar = overhead_chart.replaced(data, runs)["tasks"][0]["bars"][0]
+    assert (bar["ratio"], bar["range"]) == (1.23, "1.10 to 1.50")
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs/images").glob("*.svg")), ids=lambda p: p.name)

@@ -127,13 +127,23 @@ def test_the_command_lists_what_is_not_served_and_fails(program: Path) -> None:
 def test_a_name_whose_call_raises_or_warns_is_not_served(tmp_path: Path) -> None:
     path = tmp_path / "graphs.py"
     path.write_text("import torch\ng = torch.cuda.CUDAGraph()\ntorch.cuda.utilization()\n")
-    done = cover(path)
+    done = cover(path, DEEPLINK_VENDOR="cpu")
     assert done.returncode == 1
     assert re.search(r"CUDAGraph +raises +.*the device captures no", done.stdout), done.stdout
     assert re.search(r"utilization +warns +.*warns and returns 0", done.stdout), done.stdout
     assert "0 of 2 torch.cuda calls are supported" in done.stdout
-    strict = cover(path, DITORCH_STRICT="1")
+    strict = cover(path, DEEPLINK_VENDOR="cpu", DITORCH_STRICT="1")
     assert re.search(r"utilization +raises", strict.stdout), strict.stdout
+
+
+def test_graphs_are_supported_on_a_device_that_captures_them(tmp_path: Path) -> None:
+    path = tmp_path / "graphs.py"
+    path.write_text("import torch\ng = torch.cuda.CUDAGraph()\n")
+    done = cover(path, DEEPLINK_VENDOR="reference")
+    assert (done.returncode, done.stdout) == (
+        0,
+        "All 1 torch.cuda call is supported on reference device (CPU).\n",
+    )
 
 
 def test_the_answer_is_the_chosen_devices(tmp_path: Path) -> None:

@@ -356,17 +356,46 @@ def test_strict_names_call_place_and_alternative(
     assert "the vendor's own monitor" in raised.value.hint
 
 
-@pytest.mark.parametrize("call", ["CUDAGraph", "GreenContext", "current_blas_handle", "MemPool"])
+@pytest.mark.parametrize("call", ["GreenContext", "current_blas_handle"])
 def test_what_would_give_wrong_results_raises_always(mapped: SimpleNamespace, call: str) -> None:
     with pytest.raises(mapped.calls.Unsupported, match=f"torch.cuda.{call} has no equivalent"):
         getattr(torch.cuda, call)()
 
 
-def test_graphed_callables_are_the_callables(mapped: SimpleNamespace) -> None:
+@pytest.mark.parametrize("call", ["CUDAGraph", "MemPool"])
+def test_graphs_raise_on_a_device_without_them(cpu: SimpleNamespace, call: str) -> None:
+    with pytest.raises(cpu.calls.Unsupported, match=f"torch.cuda.{call} has no equivalent"):
+        getattr(torch.cuda, call)()
+
+
+def test_graphed_callables_are_the_callables_without_graphs(cpu: SimpleNamespace) -> None:
     layer = torch.nn.Linear(2, 2)
-    with pytest.warns(mapped.calls.DitorchWarning, match="captures no graphs"):
+    with pytest.warns(cpu.calls.DitorchWarning, match="captures no graphs"):
         assert torch.cuda.make_graphed_callables(layer, (torch.ones(1, 2),)) is layer
     assert not torch.cuda.is_current_stream_capturing()
+
+
+def test_a_cuda_graph_replays_on_the_reference_device(reference: SimpleNamespace) -> None:
+    x = torch.zeros(3, device=reference.device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=torch.cuda.graph_pool_handle()):
+        assert torch.cuda.is_current_stream_capturing()
+        y = x * 2 + 1
+    x.copy_(torch.tensor([1.0, 2.0, 3.0]))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert isinstance(graph, torch.cuda.CUDAGraph)
+    assert y.cpu().tolist() == [3.0, 5.0, 7.0]
+
+
+def test_graphed_callables_follow_new_inputs_on_the_reference_device(
+    reference: SimpleNamespace,
+) -> None:
+    layer = torch.nn.Linear(3, 2).to(reference.device)
+    sample = torch.ones(4, 3, device=reference.device)
+    graphed = torch.cuda.make_graphed_callables(layer, (sample.clone(),))
+    found = graphed(2 * sample)
+    assert torch.equal(found, torch.nn.functional.linear(2 * sample, layer.weight, layer.bias))
 
 
 def test_nvtx_counts_depth(mapped: SimpleNamespace) -> None:

@@ -146,33 +146,6 @@ def test_accelerator_counts_memory() -> None:
     torch.accelerator.empty_cache()
 
 
-def test_every_public_function_of_the_accelerator_works_or_says_that_it_does_not() -> None:
-    """Run in a separate process, because a defect would end it."""
-    source = """
-import inspect, torch, torch_dipu, warnings
-warnings.simplefilter("ignore", FutureWarning)
-torch.ones(2, device="dipu")
-torch.ones(2).pin_memory()
-module = torch.accelerator
-arguments = {"device_index": [0], "set_device_index": [0], "set_device_idx": [0]}
-arguments["set_stream"] = [module.current_stream()]
-for name in sorted(module.__all__):
-    try:
-        getattr(module, name)(*arguments.get(name, []))
-        print(name, "works")
-    except (RuntimeError, NotImplementedError) as error:
-        print(name, str(error).splitlines()[0])
-"""
-    found = dict(line.split(" ", 1) for line in output_of(source).splitlines())
-    assert found.keys() == set(torch.accelerator.__all__)
-    failing = {name: said for name, said in found.items() if said != "works"}
-    reasons = {
-        "Graph": "Graph is not supported on device type: dipu",
-        "get_device_capability": "Backend doesn't support getting device capabilities.",
-    }
-    assert failing == {name: text for name, text in reasons.items() if name in found}
-
-
 def test_the_backend_has_the_name_dipu() -> None:
     assert torch._C._get_privateuse1_backend_name() == "dipu"
     assert str(torch.device("dipu", 1)) == "dipu:1"

@@ -130,10 +130,10 @@ def test_work_that_never_ends_does_not_keep_the_process() -> None:
 from op_tools.core import worker
 worker.NOTICE, worker.PATIENCE = 0.1, 0.2
 verdicts = worker.Background("verdicts")
-verdicts.put(lambda: print("done", flush=True))
+verdicts.put(lambda: sys.stdout.write("done\\n"))
 for _ in range(3):
     verdicts.put(threading.Event().wait)
-print("trained")
+sys.stdout.write("trained\\n")
 """
     done = run_python(CHILD + source)
     assert done.returncode == 0
