@@ -313,6 +313,9 @@ def test_the_command_names_what_raises_and_what_is_not_covered(tmp_path: Path) -
 
 
 def test_on_cuda_itself_all_of_it_is_supported(tmp_path: Path) -> None:
+    import ditorch
+
+    ditorch.undo()  # the import activates it, in the process of all tests
     from ditorch.coverage import dependencies_of
 
     (tmp_path / "train.py").write_text("import flash_attn")
