@@ -36,6 +36,7 @@ ARGUMENTS: dict[str, Any] = {
     "res": 0,
     "debug_mode": 0,
     "filename": str(Path(sys.argv[1]) / "file"),
+    "path": str(Path(sys.argv[1]) / "file"),
     "mem_ptr": lambda: torch.cuda.caching_allocator_alloc(1024, 0),
     "data_ptr": 0,
     "stream_id": 0,

@@ -80,6 +80,7 @@ def test_a_crash_in_one_call_is_reported_by_its_name() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.filterwarnings("ignore:B?Complex(Half|32) support:UserWarning")  # of torch
 def test_the_capability_lists_types_that_the_device_holds() -> None:
     types = torch.accelerator.get_device_capability()["supported_dtypes"]
     assert {torch.float32, torch.bfloat16, torch.int64, torch.complex64, torch.bool} <= types
