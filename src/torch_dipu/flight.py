@@ -36,7 +36,7 @@ def entries() -> list[dict[str, Any]]:
 def dump(folder: str | Path | None = None, reason: str = "on demand") -> Path:
     """Write the record to `rank-N.json` in a folder; default: DIPU_FLIGHT_RECORD_DIR.
 
-    The file `torch_flight_record_N` beside it has torch's own form.
+    The file `torch_flight_record_N` in the same folder has torch's own form.
     """
     place = Path(folder) if folder is not None else settings.DIPU_FLIGHT_RECORD_DIR.get()
     place.mkdir(parents=True, exist_ok=True)

@@ -63,7 +63,7 @@ def _conv_prefill(dtype: torch.dtype) -> Cases:
     given |= {"cu_q": bounds(lengths), "weight": draw(dtype, 16, 4)}
     given |= {"state": draw(dtype, 6, 16, 4), "fresh": fresh}
     yield "some fresh", given
-    given["state"][3] = torch.nan  # of nobody, and of a fresh row
+    given["state"][3] = torch.nan  # of no row, and of a fresh one
     slots = torch.tensor([0, 3, -1, 1])
     yield "fresh over NaN, a negative slot", given | {"slots": slots}
     more = torch.cat((given["x"], given["x"][:2]))

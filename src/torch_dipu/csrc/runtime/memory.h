@@ -58,7 +58,7 @@ struct BlockOrder {
 };
 using Pool = std::set<Block*, BlockOrder>;
 
-// Memory of graphs, or of a MemPool. Its free blocks are used by nobody else, and return to the chip once
+// Memory of graphs, or of a MemPool. No other allocation uses its free blocks, which return to the chip once
 // it has no user.
 struct PrivatePool {
   PoolId id;
